@@ -1,0 +1,52 @@
+"""Every notebook runs from top to bottom, with no key and no network, and prints no error."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from pytest_socket import SocketBlockedError
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
+
+# Run in the kernel before the first cell: what a notebook may reach is this machine, nothing else.
+_OFFLINE = """
+import os as _os, socket as _socket
+_os.environ["HF_HUB_OFFLINE"] = "1"
+_real_connect = _socket.socket.connect
+def _connect(self, address):
+    if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+        raise OSError("a notebook must run without a network")
+    return _real_connect(self, address)
+_socket.socket.connect = _connect
+"""
+
+
+# The kernel talks to its client over ports of this machine.
+@pytest.mark.enable_socket
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    work = tmp_path / "work"
+    work.mkdir()
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(_OFFLINE))
+    client = NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(work)}})
+    client.execute()
+    assert any(cell.get("outputs") for cell in notebook.cells[1:]), "a notebook that shows nothing teaches nothing"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_kept_without_outputs_of_one_machine(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert not [cell for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "error"]
+
+
+def test_the_network_is_closed_to_other_tests() -> None:
+    with pytest.warns(UserWarning, match="tried to use"), pytest.raises(SocketBlockedError):
+        socket.socket(socket.AF_INET)

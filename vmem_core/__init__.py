@@ -1,0 +1,77 @@
+"""Versioned memory for agents: records with one id for life, revisions, provenance and durable receipts."""
+
+from vmem_core.errors import (
+    AssertedRecordError,
+    BudgetExceededError,
+    EmbeddingMismatchError,
+    InvalidRequestError,
+    OperationConflictError,
+    RecordConflictError,
+    RecordNotFoundError,
+    RevisionConflictError,
+    SchemaVersionError,
+    StoreUnavailableError,
+    UnsupportedError,
+    VmemError,
+)
+from vmem_core.limits import Limits
+from vmem_core.models import Embeddings, LocalEmbedder, Usage
+from vmem_core.operations import UNSET
+from vmem_core.records import Draft, Link, Record, Scope, Source
+from vmem_core.results import (
+    Change,
+    ForgetEvent,
+    ForgetResult,
+    ForgetScopeResult,
+    Generation,
+    Hit,
+    Note,
+    Page,
+    Receipt,
+    WriteResult,
+)
+from vmem_core.session import MemorySession
+from vmem_core.store import Store
+from vmem_core.stores.memory import InMemoryStore
+from vmem_core.stores.sqlite import SqliteStore
+from vmem_core.text import text_digest
+
+__all__ = [
+    "UNSET",
+    "AssertedRecordError",
+    "BudgetExceededError",
+    "Change",
+    "Draft",
+    "EmbeddingMismatchError",
+    "Embeddings",
+    "ForgetEvent",
+    "ForgetResult",
+    "ForgetScopeResult",
+    "Generation",
+    "Hit",
+    "InMemoryStore",
+    "InvalidRequestError",
+    "Limits",
+    "Link",
+    "LocalEmbedder",
+    "MemorySession",
+    "Note",
+    "OperationConflictError",
+    "Page",
+    "Receipt",
+    "Record",
+    "RecordConflictError",
+    "RecordNotFoundError",
+    "RevisionConflictError",
+    "SchemaVersionError",
+    "Scope",
+    "Source",
+    "SqliteStore",
+    "Store",
+    "StoreUnavailableError",
+    "UnsupportedError",
+    "Usage",
+    "VmemError",
+    "WriteResult",
+    "text_digest",
+]

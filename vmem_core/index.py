@@ -1,0 +1,538 @@
+"""A scope's search index in memory, and the cache that keeps such indexes between recalls.
+
+Owns the columns, vectors and postings of one scope's current revisions, the filters of a search, and how a change
+of a record reaches them. Does not own the formulas (``ranking.py``), how texts become hashes (``tokens.py``) or
+when an index is out of date (the stores: they compare the scope's revision and feed what changed since).
+
+Every change of a record appends a slot and kills the record's old one, so nothing is ever rewritten in place; when
+dead slots pile up the index is compacted. Counts are taken over living slots only: an index that followed the feed
+gives the same hits, in the same order and with the same bits, as one that was built anew.
+
+Nothing here is safe for use by several threads at once: a store serialises the calls on one index.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from vmem_core.ranking import Integers, Mask, Vectors, bm25, bm25_norms, cosine, fuse, idf, top
+
+ACTIVE, RETRACTED, FORGOTTEN = 1, 0, -1
+
+_NEVER = np.iinfo(np.int64).max
+_HASHES = np.dtype("<u8")
+_FLOATS = np.dtype("<f4")
+_COUNT_BITS = 32  # a posting in the tail: slot << 32 | count
+
+# Below these sizes it is not worth to sort postings anew or to compact.
+_TAIL_LEAST, _DEAD_LEAST = 4096, 256
+# Measured on CPython 3.11: a key of a tail with its array, and of the dictionary of slots.
+_TAIL_KEY_BYTES, _SLOT_OF_BYTES = 200, 120
+
+Hashes = npt.NDArray[np.uint64]
+Slots = npt.NDArray[np.int32]
+Counts = npt.NDArray[np.uint32]
+VectorSource = Mapping[int, bytes] | tuple[Sequence[int] | Integers, Vectors]
+Blocks = Iterable[tuple[Integers, Vectors]]
+_NO_POSTINGS: tuple[Hashes, Slots, Counts] = (np.zeros(0, np.uint64), np.zeros(0, np.int32), np.zeros(0, np.uint32))
+
+
+class Row(NamedTuple):
+    """What the index keeps of a record's current revision.
+
+    Attributes:
+        number: The record's place in its scope; it never changes.
+        entry: The global append order of the revision: the greater the newer, no two equal.
+        state: 1 active, 0 retracted, -1 forgotten (then only ``number`` counts).
+        kind: The store's small integer for the kind.
+        expires_at: Microseconds since the epoch, or ``None``.
+        tokens: ``tokens.token_hashes`` of the text.
+        facets: ``tokens.facets`` of the metadata.
+    """
+
+    number: int
+    entry: int
+    state: int
+    kind: int
+    expires_at: int | None
+    tokens: bytes
+    facets: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """What to search for, and what may be found.
+
+    Attributes:
+        tokens: Hashes of the unique query tokens, in order; empty for a search by vector alone.
+        vector: A unit float32 vector, shape (dims,), or ``None`` for a search by text alone.
+        top_k: Hits wanted.
+        now: Microseconds since the epoch; records that expire then or earlier are hidden.
+        kind: Only this kind.
+        facets: Only records that hold all these metadata pairs, from ``tokens.facet_hash``.
+        include_retracted: Retracted records too.
+        include_expired: Expired records too.
+        depth: Length of the two lists before fusion; by default ``max(20, 4 * top_k)``.
+    """
+
+    tokens: bytes
+    vector: Vectors | None
+    top_k: int
+    now: int
+    kind: int | None = None
+    facets: tuple[int, ...] = ()
+    include_retracted: bool = False
+    include_expired: bool = False
+    depth: int | None = None
+
+    @property
+    def list_depth(self) -> int:
+        """How many each list may hold."""
+        return self.depth if self.depth is not None else max(20, 4 * self.top_k)
+
+
+class Ranked(NamedTuple):
+    """A hit: which record, how well and by which list it was found; ranks count from 1."""
+
+    number: int
+    entry: int
+    score: float
+    match: str
+    vector_rank: int | None
+    lexical_rank: int | None
+
+
+class _Columns:
+    """What is known of each slot, in arrays with room to grow; the matrix only where vectors are held."""
+
+    __slots__ = ("entries", "expires", "has_vector", "kinds", "lengths", "matrix", "numbers", "states")
+
+    def __init__(self, dims: int) -> None:
+        self.numbers = np.zeros(0, np.int64)
+        self.entries = np.zeros(0, np.int64)
+        self.expires = np.zeros(0, np.int64)
+        self.lengths = np.zeros(0, np.int64)
+        self.kinds = np.zeros(0, np.int32)
+        self.states = np.zeros(0, np.int8)
+        self.has_vector = np.zeros(0, np.bool_)
+        self.matrix: Vectors = np.zeros((0, dims), np.float32)
+
+    @property
+    def room(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def nbytes(self) -> int:
+        return sum([getattr(self, name).nbytes for name in self.__slots__])
+
+    def move(self, slots: Integers | slice, room: int) -> None:
+        """Moves the given slots to the front of new arrays with ``room`` for more; all others are gone."""
+        for name in self.__slots__:
+            kept = getattr(self, name)[slots]
+            moved = np.empty((room, *kept.shape[1:]), kept.dtype)
+            moved[: len(kept)] = kept
+            setattr(self, name, moved)
+
+    def put_vectors(self, window: slice, held: Mask, matrix: Vectors) -> None:
+        """Writes the vectors of new slots: one row of the matrix for each that holds one."""
+        self.has_vector[window] = held
+        if len(matrix) == len(held):
+            self.matrix[window] = matrix
+        else:
+            self.matrix[window] = 0.0  # rows of scores are computed for these too, and then masked
+            self.matrix[window][held] = matrix
+
+
+class _Postings:
+    """Which slots hold a hash, and how often: sorted arrays for most, a dictionary for those added since."""
+
+    __slots__ = ("_counts", "_hashes", "_slots", "_starts", "_tail", "_tail_size")
+
+    def __init__(self) -> None:
+        self._hashes = np.zeros(0, np.uint64)  # sorted, unique
+        self._starts = np.zeros(1, np.int64)  # where each hash's postings begin; the last is where all end
+        self._slots = np.zeros(0, np.int32)
+        self._counts = np.zeros(0, np.uint32)
+        self._tail: dict[int, array[int]] = {}
+        self._tail_size = 0
+
+    @property
+    def nbytes(self) -> int:
+        arrays = self._hashes.nbytes + self._starts.nbytes + self._slots.nbytes + self._counts.nbytes
+        return arrays + _TAIL_KEY_BYTES * len(self._tail) + 8 * self._tail_size
+
+    def add(self, hashes: Hashes, slots: Slots) -> None:
+        """Takes one pair an occurrence, in order of slots; a slot comes in one call only."""
+        if len(hashes) > _TAIL_LEAST:
+            self._sort_in(hashes, slots, np.ones(len(hashes), np.uint32))
+            return
+        for (key, slot), count in Counter(zip(hashes.tolist(), slots.tolist(), strict=True)).items():
+            self._tail.setdefault(key, array("Q")).append(slot << _COUNT_BITS | count)
+            self._tail_size += 1
+        if self._tail_size > max(_TAIL_LEAST, len(self._slots) // 8):
+            self._sort_in(*_NO_POSTINGS)
+
+    def find(self, hashes: Hashes) -> list[tuple[Slots, Counts]]:
+        """The slots and counts of each hash, those of dead slots too; within a hash no slot comes twice."""
+        places = np.searchsorted(self._hashes, hashes).tolist()
+        return [self._find(key, place) for key, place in zip(hashes.tolist(), places, strict=True)]
+
+    def _find(self, key: int, place: int) -> tuple[Slots, Counts]:
+        begin = end = 0
+        if place < len(self._hashes) and int(self._hashes[place]) == key:
+            begin, end = self._starts[place : place + 2].tolist()
+        slots, counts = self._slots[begin:end], self._counts[begin:end]
+        tail = self._tail.get(key)
+        if tail is None:
+            return slots, counts
+        late_slots, late_counts = _unpack(tail)
+        return np.concatenate([slots, late_slots]), np.concatenate([counts, late_counts])
+
+    def keep(self, new_slots: Slots) -> None:
+        """Gives every slot its new number, ``new_slots[slot]``; those with -1 leave."""
+        self._sort_in(*_NO_POSTINGS, new_slots)
+
+    def _sort_in(self, hashes: Hashes, slots: Slots, counts: Counts, new_slots: Slots | None = None) -> None:
+        """Rebuilds the sorted arrays from themselves, the tail and what is given."""
+        here = np.repeat(self._hashes, np.diff(self._starts)), self._slots, self._counts
+        parts = zip(here, self._unpacked_tail(), (hashes, slots, counts), strict=True)
+        hashes, slots, counts = (np.concatenate(column) for column in parts)
+        self._tail, self._tail_size = {}, 0
+        if new_slots is not None:
+            slots = new_slots[slots]
+            living = slots >= 0
+            hashes, slots, counts = hashes[living], slots[living], counts[living]
+        order = np.argsort(hashes, kind="stable")  # stable: occurrences in one slot stay neighbours
+        hashes, slots, counts = hashes[order], slots[order], counts[order]
+        first = _starts_of_runs((hashes[1:] != hashes[:-1]) | (slots[1:] != slots[:-1]), len(hashes))
+        self._counts = np.add.reduceat(counts, first, dtype=np.uint32) if len(first) else counts
+        self._slots, hashes = slots[first], hashes[first]
+        first = _starts_of_runs(hashes[1:] != hashes[:-1], len(hashes))
+        self._hashes, self._starts = hashes[first], np.append(first, len(hashes))
+
+    def _unpacked_tail(self) -> tuple[Hashes, Slots, Counts]:
+        keys = np.fromiter(self._tail, np.uint64, len(self._tail))
+        slots, counts = _unpack(b"".join(self._tail.values()))
+        return np.repeat(keys, [len(packed) for packed in self._tail.values()]), slots, counts
+
+
+def _unpack(packed: array[int] | bytes) -> tuple[Slots, Counts]:
+    pairs = np.frombuffer(packed, np.uint64)  # no reference to it may leave: an array that is looked at cannot grow
+    return (pairs >> np.uint64(_COUNT_BITS)).astype(np.int32), pairs.astype(np.uint32)
+
+
+def _starts_of_runs(changes: Mask, length: int) -> Integers:
+    """Where runs begin among ``length`` items, given for each item but the first whether it differs from the last."""
+    return np.flatnonzero(np.concatenate([np.ones(min(length, 1), np.bool_), changes]))
+
+
+class ScopeIndex:
+    """The current revisions of one scope, ready to be searched.
+
+    Args:
+        dims: Size of the vectors, or ``None`` for a store without any.
+        hold_vectors: False for a scope too large for memory: its vectors then come to ``search`` in blocks.
+
+    >>> from vmem_core.tokens import query_tokens, token_hashes, tokenize
+    >>> index = ScopeIndex()
+    >>> tea, rain = token_hashes(tokenize("She likes tea")), token_hashes(tokenize("It may rain"))
+    >>> index.apply([Row(1, 1, ACTIVE, 0, None, tea, b""), Row(2, 2, ACTIVE, 0, None, rain, b"")], {})
+    >>> hits = index.search(Query(token_hashes(query_tokens("Who likes tea?")), None, top_k=5, now=0))
+    >>> [(hit.number, hit.match, hit.lexical_rank) for hit in hits]
+    [(1, 'lexical', 1)]
+    """
+
+    __slots__ = ("_columns", "_dims", "_facets", "_living", "_norms", "_postings", "_size", "_slot_of", "_tokens")
+
+    def __init__(self, dims: int | None = None, *, hold_vectors: bool = True) -> None:
+        self._dims = (dims or 0) if hold_vectors else 0
+        self._columns = _Columns(self._dims)
+        self._postings, self._facets = _Postings(), _Postings()
+        self._size = 0  # slots in use, dead ones too
+        self._living = 0
+        self._tokens = 0  # of the living
+        self._slot_of: dict[int, int] | None = None  # made for the first refresh
+        self._norms: npt.NDArray[np.float64] | None = None  # made by the first search after a change
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes of memory the index takes."""
+        held = self._columns.nbytes + self._postings.nbytes + self._facets.nbytes
+        return held + _SLOT_OF_BYTES * len(self._slot_of or ())
+
+    def __len__(self) -> int:
+        """How many records it holds, retracted and expired ones too."""
+        return self._living
+
+    @property
+    def holds_vectors(self) -> bool:
+        """Whether vectors are kept here; else ``search`` wants blocks."""
+        return self._dims > 0
+
+    # ------------------------------------------------------------------------------------------------- changes
+
+    def apply(self, rows: Sequence[Row], vectors: VectorSource) -> None:
+        """Takes records as they are now: all of them into a new index, or those that changed into one that follows.
+
+        A record that is known already is replaced, its vector too, so the vector must be given again or it is gone.
+        A forgotten record leaves; one that was never known is no fault.
+
+        Args:
+            rows: Of each record the newest; if a number comes twice, the last counts.
+            vectors: Unit vectors by record number, as little-endian float32 bytes; or the numbers and a float32
+                matrix of shape (len(numbers), dims). A record without one is found by text alone.
+        """
+        latest = {row.number: row for row in rows}
+        present = [row for row in latest.values() if row.state != FORGOTTEN]
+        # First, since this alone can fail: a matrix of another size changes nothing here.
+        held, matrix = self._vectors_for([row.number for row in present], vectors)
+        if self._living:
+            for number in latest:
+                self._kill(number)
+        self._append(present, held, matrix)
+        self._norms = None
+        if self._size - self._living > max(_DEAD_LEAST, self._living // 4):
+            self._compact()
+
+    def _kill(self, number: int) -> None:
+        slot = self._slots().pop(number, None)
+        if slot is not None:
+            self._columns.states[slot] = FORGOTTEN
+            self._living -= 1
+            self._tokens -= int(self._columns.lengths[slot])
+
+    def _slots(self) -> dict[int, int]:
+        if self._slot_of is None:
+            living = np.flatnonzero(self._columns.states[: self._size] != FORGOTTEN)
+            self._slot_of = dict(zip(self._columns.numbers[living].tolist(), living.tolist(), strict=True))
+        return self._slot_of
+
+    def _vectors_for(self, numbers: list[int], vectors: VectorSource) -> tuple[Mask, Vectors]:
+        """Which of the records have a vector, and those vectors in the same order."""
+        if not self._dims or not numbers:
+            return np.zeros(len(numbers), np.bool_), np.zeros((0, self._dims), np.float32)
+        if isinstance(vectors, Mapping):
+            held = np.array([number in vectors for number in numbers], np.bool_)
+            blobs = [vectors[number] for number in numbers if number in vectors]
+            return held, np.frombuffer(b"".join(blobs), _FLOATS).reshape(len(blobs), self._dims)
+        given, matrix = np.asarray(vectors[0]).tolist(), np.asarray(vectors[1], np.float32)
+        matrix = matrix.reshape(len(given), self._dims)
+        if given == numbers:  # a whole build: nothing to gather
+            return np.ones(len(numbers), np.bool_), matrix
+        place_of = {number: place for place, number in enumerate(given)}
+        places = np.array([place_of.get(number, -1) for number in numbers], np.int64)
+        return places >= 0, matrix[places[places >= 0]]
+
+    def _append(self, rows: list[Row], held: Mask, matrix: Vectors) -> None:
+        if not rows:
+            return
+        begin, end = self._size, self._size + len(rows)
+        columns = self._columns
+        if end > columns.room:
+            columns.move(slice(0, begin), _room_for(end))
+        numbers = [row.number for row in rows]
+        columns.numbers[begin:end] = numbers
+        columns.entries[begin:end] = [row.entry for row in rows]
+        columns.states[begin:end] = [row.state for row in rows]
+        columns.kinds[begin:end] = [row.kind for row in rows]
+        columns.expires[begin:end] = [_NEVER if row.expires_at is None else row.expires_at for row in rows]
+        columns.lengths[begin:end] = _post(self._postings, [row.tokens for row in rows], begin)
+        _post(self._facets, [row.facets for row in rows], begin)
+        columns.put_vectors(slice(begin, end), held, matrix)
+        if self._slot_of is not None:
+            self._slot_of.update(zip(numbers, range(begin, end), strict=True))
+        self._size = end
+        self._living += len(rows)
+        self._tokens += int(columns.lengths[begin:end].sum())
+
+    def _compact(self) -> None:
+        living = np.flatnonzero(self._columns.states[: self._size] != FORGOTTEN)
+        new_slots = np.full(self._size, -1, np.int32)
+        new_slots[living] = np.arange(len(living), dtype=np.int32)
+        self._postings.keep(new_slots)
+        self._facets.keep(new_slots)
+        self._columns.move(living, _room_for(len(living)))
+        self._size, self._slot_of = len(living), None
+
+    # ------------------------------------------------------------------------------------------------ searches
+
+    def search(self, query: Query, blocks: Blocks | None = None) -> list[Ranked]:
+        """The best records for a query: a list by vector and a list by text, fused.
+
+        Args:
+            query: What to search for. Without a vector, or in an index without dims, text alone decides.
+            blocks: For an index that holds no vectors: all of them, in blocks of record numbers and a float32 matrix
+                of unit rows, shape (n, dims). The hits and their scores are the same as if it held them.
+        """
+        visible = self._visible(query)
+        by_text = self._best_by_text(query, visible)
+        if blocks is not None and query.vector is not None:
+            by_vector = self._best_in_blocks(query, visible, blocks)
+        else:
+            by_vector = self._best_by_vector(query, visible)
+        entries = self._columns.entries
+        fused = fuse(entries[by_vector].tolist(), entries[by_text].tolist(), query.top_k)
+        number_of = self._numbers_by_entry(by_vector) | self._numbers_by_entry(by_text)
+        return [
+            Ranked(number_of[entry], entry, score, _match(by_vector_at, by_text_at), by_vector_at, by_text_at)
+            for entry, score, by_vector_at, by_text_at in fused
+        ]
+
+    def recent(self, query: Query) -> list[Ranked]:
+        """The ``top_k`` records changed last, newest first; the query's filters count, its words and vector do not."""
+        entries = self._columns.entries[: self._size]
+        newest = top(entries, entries, self._visible(query), query.top_k)
+        numbers = self._columns.numbers[newest].tolist()
+        return [
+            Ranked(number, entry, 0.0, "recent", None, None)
+            for number, entry in zip(numbers, entries[newest].tolist(), strict=True)
+        ]
+
+    def _numbers_by_entry(self, slots: Integers) -> dict[int, int]:
+        columns = self._columns
+        return dict(zip(columns.entries[slots].tolist(), columns.numbers[slots].tolist(), strict=True))
+
+    def _visible(self, query: Query) -> Mask:
+        """Which slots pass the filters."""
+        size, columns = self._size, self._columns
+        states = columns.states[:size]
+        visible: Mask = states >= RETRACTED if query.include_retracted else states == ACTIVE
+        if not query.include_expired:
+            visible &= columns.expires[:size] > query.now
+        if query.kind is not None:
+            visible &= columns.kinds[:size] == query.kind
+        for slots, _ in self._facets.find(np.array(query.facets, np.uint64)):
+            holds = np.zeros(size, np.bool_)
+            holds[slots] = True
+            visible &= holds
+        return visible
+
+    def _best_by_text(self, query: Query, visible: Mask) -> Integers:
+        if not query.tokens or not self._tokens:
+            return np.zeros(0, np.int64)
+        states, scores = self._columns.states, np.zeros(self._size)
+        if self._norms is None:
+            self._norms = bm25_norms(self._columns.lengths[: self._size], self._tokens / self._living)
+        for slots, counts in self._postings.find(np.frombuffer(query.tokens, _HASHES)):
+            if self._size > self._living:
+                living = states[slots] != FORGOTTEN
+                slots, counts = slots[living], counts[living]
+            # A slot comes once in a term's postings, and terms in the query's order: the sum has the same bits always.
+            scores[slots] += bm25(counts, self._norms[slots], idf(self._living, len(slots)))
+        return top(scores, self._columns.entries[: self._size], visible & (scores > 0), query.list_depth)
+
+    def _best_by_vector(self, query: Query, visible: Mask) -> Integers:
+        if query.vector is None or not self._dims:
+            return np.zeros(0, np.int64)
+        matrix, entries = self._columns.matrix[: self._size], self._columns.entries[: self._size]
+        wanted = visible & self._columns.has_vector[: self._size]
+        if 4 * np.count_nonzero(wanted) > self._size:
+            return top(cosine(matrix, query.vector), entries, wanted, query.list_depth)
+        slots = np.flatnonzero(wanted)  # few: gathering their rows is less than reading all
+        scores = cosine(matrix[slots], query.vector)
+        return slots[top(scores, entries[slots], np.ones(len(slots), np.bool_), query.list_depth)]
+
+    def _best_in_blocks(self, query: Query, visible: Mask, blocks: Blocks) -> Integers:
+        assert query.vector is not None
+        slot_of, entries = self._slots(), self._columns.entries
+        best, best_scores = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        for numbers, matrix in blocks:
+            slots = np.array([slot_of.get(number, -1) for number in numbers.tolist()], np.int64)
+            scores = cosine(matrix, query.vector)
+            wanted = slots >= 0
+            wanted[wanted] = visible[slots[wanted]]
+            slots = np.concatenate([best, slots[wanted]])
+            scores = np.concatenate([best_scores, scores[wanted]])
+            chosen = top(scores, entries[slots], np.ones(len(slots), np.bool_), query.list_depth)
+            best, best_scores = slots[chosen], scores[chosen]
+        return best
+
+
+def _post(postings: _Postings, blobs: list[bytes], first_slot: int) -> list[int]:
+    """Adds each blob's hashes under a slot of its own, from ``first_slot`` on; returns how many each had."""
+    lengths = [len(blob) // _HASHES.itemsize for blob in blobs]
+    slots = np.repeat(np.arange(first_slot, first_slot + len(blobs), dtype=np.int32), lengths)
+    postings.add(np.frombuffer(b"".join(blobs), _HASHES), slots)
+    return lengths
+
+
+def _room_for(slots: int) -> int:
+    return slots + slots // 8 + 8
+
+
+def _match(vector_rank: int | None, lexical_rank: int | None) -> str:
+    if vector_rank is None:
+        return "lexical"
+    return "vector" if lexical_rank is None else "hybrid"
+
+
+class IndexCache:
+    """Indexes by key, within a limit of bytes; the one used least recently leaves first.
+
+    Args:
+        limit: Bytes for all indexes together.
+
+    >>> cache = IndexCache(limit=1_000_000)
+    >>> cache.put("scope", ScopeIndex())
+    >>> cache.get("scope") is not None, cache.get("other") is None
+    (True, True)
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._indexes: OrderedDict[Hashable, tuple[ScopeIndex, int]] = OrderedDict()
+        self._held = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all indexes, each as measured when it was last put."""
+        return self._held
+
+    def __len__(self) -> int:
+        """How many indexes it holds."""
+        return len(self._indexes)
+
+    def fits(self, records: int, dims: int | None) -> bool:
+        """Whether the vectors of so many records are within the limit; else build with ``hold_vectors=False``."""
+        return records * (dims or 0) * _FLOATS.itemsize <= self.limit
+
+    def get(self, key: Hashable) -> ScopeIndex | None:
+        """The index of a key, which now counts as used, or ``None``."""
+        found = self._indexes.get(key)
+        if found is None:
+            return None
+        self._indexes.move_to_end(key)
+        return found[0]
+
+    def put(self, key: Hashable, index: ScopeIndex) -> None:
+        """Keeps an index; to be called again after ``apply``, so that its growth counts.
+
+        One that exceeds the limit on its own is not kept if it holds vectors; without them it is kept alone, since
+        its postings cost more to build than to hold.
+        """
+        self.discard(key)
+        size = index.nbytes
+        if size > self.limit and index.holds_vectors:
+            return
+        self._indexes[key] = (index, size)
+        self._held += size
+        while self._held > self.limit and len(self._indexes) > 1:
+            self.discard(next(iter(self._indexes)))
+
+    def discard(self, key: Hashable) -> None:
+        """Drops the index of a key, if there is one."""
+        found = self._indexes.pop(key, None)
+        if found is not None:
+            self._held -= found[1]
+
+    def clear(self) -> None:
+        """Drops all."""
+        self._indexes.clear()
+        self._held = 0

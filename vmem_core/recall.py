@@ -1,0 +1,73 @@
+"""From the arguments of ``recall`` to hits.
+
+Owns the checks of a query's arguments and when the query is embedded. Does not own ranking (``index.py``).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from vmem_core import models
+from vmem_core.errors import InvalidRequestError
+from vmem_core.records import KINDS, Scope, check_metadata
+from vmem_core.results import Hit, Hits
+from vmem_core.store import MOST_RESULTS, Search, Store
+from vmem_core.text import check_string, is_blank
+from vmem_core.values import check_choice, check_instant, check_integer
+
+
+def build_search(
+    text: str | None,
+    *,
+    kind: str | None,
+    top_k: int,
+    recorded_as_of: datetime | None,
+    at_scope_revision: int | None,
+    include_retracted: bool,
+    include_expired: bool,
+    metadata: dict[str, Any] | None,
+) -> Search:
+    """A checked search.
+
+    Raises:
+        InvalidRequestError: For a wrong argument, named by its path.
+    """
+    if recorded_as_of is not None and at_scope_revision is not None:
+        raise InvalidRequestError("give recorded_as_of or at_scope_revision, not both", path="at_scope_revision")
+    return Search(
+        text=None if text is None else check_string(text, "text"),
+        top_k=check_integer(top_k, "top_k", least=1, most=MOST_RESULTS),
+        kind=None if kind is None else check_choice(kind, KINDS, "kind"),
+        metadata=check_metadata(metadata),
+        include_retracted=_check_flag(include_retracted, "include_retracted"),
+        include_expired=_check_flag(include_expired, "include_expired"),
+        recorded_as_of=None if recorded_as_of is None else check_instant(recorded_as_of, "recorded_as_of"),
+        at_scope_revision=(
+            None if at_scope_revision is None else check_integer(at_scope_revision, "at_scope_revision", least=0)
+        ),
+    )
+
+
+def _check_flag(value: object, path: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequestError(f"must be True or False, not {type(value).__name__}", path=path)
+    return value
+
+
+async def recall(store: Store, scope: Scope, search: Search, embedder: Any) -> Hits:
+    """The hits of a search; a blank text finds nothing.
+
+    The query is embedded only once the store has a generation, and outside any transaction.
+
+    Raises:
+        EmbeddingMismatchError: If the embedder's model or size is not the store's.
+    """
+    if search.text is not None and is_blank(search.text):
+        return Hits()
+    if search.text is not None and embedder is not None:
+        generation = store.known_generation or await store.embeddings.active()
+        if generation is not None:
+            search = search.with_vector(await models.embed_query(embedder, search.text))
+    found = await store.search(scope, search)
+    return Hits(Hit(f.record, f.score, f.match, f.vector_rank, f.lexical_rank) for f in found)

@@ -1,0 +1,70 @@
+"""When two requests are the same: the verb and its arguments, with defaults filled in, as one canonical text.
+
+Owns the canonical form. The order of keys is ignored, empty metadata equals none, the order of sources, links and
+drafts counts; settings of the session do not. The text is only ever hashed with a salt, never stored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from vmem_core.records import Draft, Link, Source
+from vmem_core.text import text_digest
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def canonical(verb: str, arguments: Mapping[str, Any]) -> str:
+    """A request as one text, equal for equal requests.
+
+    >>> canonical("retract", {"id": "r1", "expected_revision": None})
+    '["retract",{"expected_revision":null,"id":"r1"}]'
+    """
+    return json.dumps([verb, arguments], ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Source | Link):
+        return value.to_json()
+    if isinstance(value, timedelta):
+        return value // _MICROSECOND
+    raise TypeError(f"no canonical form of {type(value).__name__}")
+
+
+def _sources(sources: Sequence[Source] | None, text: str) -> Sequence[Any]:
+    """Given sources, or the digest that the host's default source would have."""
+    return sources or [Source("host", text_digest(text))]
+
+
+def _draft(draft: Draft) -> list[Any]:
+    return [
+        draft.text,
+        draft.id,
+        draft.kind,
+        _sources(draft.sources, draft.text),
+        draft.links,
+        draft.importance,
+        draft.metadata,
+        draft.ttl,
+    ]
+
+
+def remember(verb: str, drafts: Sequence[Draft], origin: str, extra: Mapping[str, Any]) -> str:
+    """The canonical form of ``remember`` and ``remember_many``."""
+    return canonical(verb, {"drafts": [_draft(draft) for draft in drafts], "origin": origin, **extra})
+
+
+def revise(record_id: str, given: Mapping[str, Any], expected_revision: int | None) -> str:
+    """The canonical form of ``revise``: only what was given, cleared values as what they clear to."""
+    arguments = dict(given)
+    if "sources" in arguments and not arguments["sources"] and "text" in arguments:
+        arguments["sources"] = _sources(None, arguments["text"])
+    return canonical("revise", {"id": record_id, "expected_revision": expected_revision, "given": arguments})
+
+
+def on_record(verb: str, record_id: str, expected_revision: int | None) -> str:
+    """The canonical form of an operation that has no other argument than a record."""
+    return canonical(verb, {"id": record_id, "expected_revision": expected_revision})

@@ -1,0 +1,283 @@
+"""What operations and reads answer: receipts, results, hits and pages.
+
+Owns these values. Does not own records (``records.py``) or how they look (``display.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar, Literal
+
+from vmem_core import display
+from vmem_core.records import Record, Scope, check_scope
+from vmem_core.text import check_text
+from vmem_core.values import (
+    Value,
+    check_choice,
+    check_instant,
+    check_integer,
+    check_values,
+    decode_instant,
+    many,
+    single,
+)
+
+Verb = Literal[
+    "remember", "remember_many", "extract", "revise", "retract", "forget", "forget_scope", "import"
+]
+Action = Literal["create", "revise", "retract", "forget"]
+Match = Literal["vector", "lexical", "hybrid", "recent"]
+Redaction = Literal["complete", "failed", "none"]
+VERBS: tuple[Verb, ...] = (
+    "remember", "remember_many", "extract", "revise", "retract", "forget", "forget_scope", "import"
+)  # fmt: skip
+ACTIONS: tuple[Action, ...] = ("create", "revise", "retract", "forget")
+MATCHES: tuple[Match, ...] = ("vector", "lexical", "hybrid", "recent")
+REDACTIONS: tuple[Redaction, ...] = ("complete", "failed", "none")
+NOTE_CODES = (
+    "duplicate", "already_stored", "noop", "superseded_duplicate", "about_asserted", "delete_of_asserted_dropped",
+    "unknown_handle", "invalid_entry", "over_limit", "unparsed", "refused", "nothing_readable", "untrusted",
+    "already_processed", "block_skipped", "truncated", "not_embedded",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Value):
+    """What an operation did to one record: its id, the revision written (or last held), the action."""
+
+    record_id: str
+    revision: int
+    action: Action
+
+    def __post_init__(self) -> None:
+        check_text(self.record_id, "change.record_id")
+        check_integer(self.revision, "change.revision", least=1)
+        check_choice(self.action, ACTIONS, "change.action")
+
+
+@dataclass(frozen=True, slots=True)
+class Note(Value):
+    """A machine-readable remark of a receipt: a code and how often it applied. Never text."""
+
+    code: str
+    count: int
+
+    def __post_init__(self) -> None:
+        check_choice(self.code, NOTE_CODES, "note.code")
+        check_integer(self.count, "note.count", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt(Value):
+    """The durable proof of an operation; it holds no text.
+
+    Args:
+        operation_id: Unique within the scope.
+        kind: The verb.
+        scope: Whose memory it is.
+        scope_revision: The scope's revision that this operation made.
+        committed_at: UTC, by the store's clock.
+        changes: Created and revised records in the order given, then retracted ones.
+        notes: Remarks.
+        redacted: Whether a record that it wrote was forgotten since.
+    """
+
+    operation_id: str
+    kind: Verb
+    scope: Scope
+    scope_revision: int
+    committed_at: datetime
+    changes: tuple[Change, ...] = ()
+    notes: tuple[Note, ...] = ()
+    redacted: bool = False
+
+    _decoders: ClassVar[Any] = {
+        "scope": single(Scope),
+        "committed_at": decode_instant,
+        "changes": many(Change),
+        "notes": many(Note),
+    }
+
+    def __post_init__(self) -> None:
+        check_text(self.operation_id, "operation_id")
+        check_choice(self.kind, VERBS, "kind")
+        check_scope(self.scope)
+        check_integer(self.scope_revision, "scope_revision", least=1)
+        object.__setattr__(self, "committed_at", check_instant(self.committed_at, "committed_at"))
+        object.__setattr__(self, "changes", check_values(self.changes, Change, "changes"))
+        object.__setattr__(self, "notes", check_values(self.notes, Note, "notes"))
+
+    def _repr_html_(self) -> str:
+        return display.receipt(self.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult(Value):
+    """What a write answers.
+
+    Args:
+        receipt: Its proof.
+        replayed: Whether the operation had been committed before; nothing was applied now.
+        records: The revisions written, created and revised first in the order given, then retracted; on a replay
+            those still present.
+        conflict_retries: How often a plan was made again because another writer came first.
+    """
+
+    receipt: Receipt
+    replayed: bool = False
+    records: tuple[Record, ...] = ()
+    conflict_retries: int = 0
+
+    _decoders: ClassVar[Any] = {"receipt": single(Receipt), "records": many(Record)}
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "records", check_values(self.records, Record, "records"))
+        check_integer(self.conflict_retries, "conflict_retries", least=0)
+
+    def _repr_html_(self) -> str:
+        data = self.to_json()
+        return display.receipt(data["receipt"]) + display.table([display.record_row(r) for r in data["records"]])
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetResult(Value):
+    """What ``forget`` answers.
+
+    Args:
+        receipt: Its proof.
+        replayed: Whether this operation had been committed before.
+        revisions: The revisions deleted, ascending; empty when there was nothing to delete any more.
+        already_forgotten: Whether the record was forgotten before.
+        redaction: What the listeners did: ``complete``, ``failed`` (call forget again), or ``none``.
+        scrubbed: Whether the text is gone from the store's files, as far as ``forget`` reaches without ``scrub``.
+    """
+
+    receipt: Receipt
+    replayed: bool = False
+    revisions: tuple[int, ...] = ()
+    already_forgotten: bool = False
+    redaction: Redaction = "none"
+    scrubbed: bool = False
+
+    _decoders: ClassVar[Any] = {"receipt": single(Receipt)}
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "revisions", check_values(self.revisions, int, "revisions"))
+        check_choice(self.redaction, REDACTIONS, "redaction")
+
+    def _repr_html_(self) -> str:
+        return display.receipt(self.receipt.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetScopeResult(Value):
+    """What ``forget_scope`` answers: its receipt, the ids it forgot, what the listeners did."""
+
+    receipt: Receipt
+    record_ids: tuple[str, ...] = ()
+    redaction: Redaction = "none"
+    replayed: bool = False
+    scrubbed: bool = False
+
+    _decoders: ClassVar[Any] = {"receipt": single(Receipt)}
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "record_ids", check_values(self.record_ids, str, "record_ids"))
+        check_choice(self.redaction, REDACTIONS, "redaction")
+
+    def _repr_html_(self) -> str:
+        return display.receipt(self.receipt.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetEvent(Value):
+    """What an ``on_forget`` listener gets, after the commit: ids and numbers, no text."""
+
+    scope: Scope
+    record_id: str
+    revisions: tuple[int, ...]
+    operation_id: str
+    already_forgotten: bool = False
+
+    _decoders: ClassVar[Any] = {"scope": single(Scope)}
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "revisions", check_values(self.revisions, int, "revisions"))
+
+
+@dataclass(frozen=True, slots=True)
+class Hit(Value):
+    """A record that a recall found.
+
+    Args:
+        record: The revision found.
+        score: Reciprocal rank fusion of both lists, greater is better; 0.0 for ``recent``.
+        match: Found by ``vector``, ``lexical``, both (``hybrid``), or as one of the ``recent``.
+        vector_rank: Its place in the vector list, from 1, or None.
+        lexical_rank: Its place in the lexical list, from 1, or None.
+    """
+
+    record: Record
+    score: float
+    match: Match
+    vector_rank: int | None = None
+    lexical_rank: int | None = None
+
+    _decoders: ClassVar[Any] = {"record": single(Record)}
+
+    def __post_init__(self) -> None:
+        check_choice(self.match, MATCHES, "match")
+
+    def _repr_html_(self) -> str:
+        return display.table([display.hit_row(self.to_json())])
+
+
+class Hits(list[Hit]):
+    """The list that ``recall`` returns: a plain list that shows itself as a table in a notebook."""
+
+    def __init__(self, hits: Iterable[Hit] = ()) -> None:
+        super().__init__(hits)
+
+    def _repr_html_(self) -> str:
+        return display.table([display.hit_row(hit.to_json()) for hit in self])
+
+
+class History(list[Record]):
+    """The list that ``history`` returns: a plain list that shows itself as a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        return display.table([display.record_row(record.to_json()) for record in self])
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Value):
+    """One page of ``list``: its records, newest first, and the cursor of the next page (None: the last one)."""
+
+    records: tuple[Record, ...] = ()
+    cursor: str | None = None
+
+    _decoders: ClassVar[Any] = {"records": many(Record)}
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "records", check_values(self.records, Record, "records"))
+
+    def _repr_html_(self) -> str:
+        return display.table([display.record_row(record.to_json()) for record in self.records])
+
+
+@dataclass(frozen=True, slots=True)
+class Generation(Value):
+    """A set of vectors of one model and size: ``active``, ``pending`` or ``retired``."""
+
+    number: int
+    model_id: str
+    dims: int
+    state: Literal["active", "pending", "retired"]
+
+    def __post_init__(self) -> None:
+        check_integer(self.number, "generation.number", least=1)
+        check_text(self.model_id, "generation.model_id")
+        check_integer(self.dims, "generation.dims", least=1)
+        check_choice(self.state, ("active", "pending", "retired"), "generation.state")

@@ -1,0 +1,500 @@
+"""The session: one scope's memory, one short method a verb.
+
+Owns the checks of arguments and the way of a write: embed outside any transaction, build the operation, run it.
+Does not own a rule about records (``operations.py``) or how anything is kept (``stores``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from vmem_core import cursors, listeners, models, recall, sync, tracing
+from vmem_core.errors import InvalidRequestError
+from vmem_core.ids import new_id as default_new_id
+from vmem_core.ids import new_salt
+from vmem_core.limits import Limits
+from vmem_core.operations import (
+    UNSET,
+    Forget,
+    ForgetScope,
+    Operation,
+    Remember,
+    RememberMany,
+    Retract,
+    Revise,
+    Unset,
+)
+from vmem_core.plan import Outcome, Vectors
+from vmem_core.records import (
+    KINDS,
+    ORIGINS,
+    STATUSES,
+    Draft,
+    Kind,
+    Link,
+    Origin,
+    Record,
+    Scope,
+    Source,
+    Status,
+    check_metadata,
+    check_scope,
+    check_ttl,
+)
+from vmem_core.results import ForgetResult, ForgetScopeResult, History, Hits, Page, Receipt, WriteResult
+from vmem_core.store import MOST_RESULTS, Listing, Store
+from vmem_core.text import check_text
+from vmem_core.values import check_choice, check_importance, check_integer, check_values
+
+MOST_DRAFTS = 10_000
+Supersede = Literal["add", "reconcile", "skip_equal"]
+_SUPERSEDES: tuple[Supersede, ...] = ("add", "reconcile", "skip_equal")
+
+
+class MemorySession:
+    """One scope's memory in a store. Cheap to make; holds no connection.
+
+    Args:
+        store: Where it is kept.
+        scope: Whose memory it is. Reads and writes match this scope exactly.
+        embedder: Turns texts into vectors; None: records are found by their words.
+        on_forget: Called in order after each forget, with a ``ForgetEvent``; plain or async.
+        limits: The largest values that are taken.
+        new_id: Makes record ids; None: time-ordered UUIDs.
+
+    Raises:
+        InvalidRequestError: For a wrong argument.
+
+    >>> from vmem_core import InMemoryStore, MemorySession, Scope
+    >>> memory = MemorySession(InMemoryStore(), Scope(user_id="ada")).sync
+    >>> fact = memory.remember("Ada lives in London.").records[0]
+    >>> memory.revise(fact.id, text="Ada lives in Paris.", expected_revision=1).records[0].revision
+    2
+    >>> [hit.record.text for hit in memory.recall("Where does Ada live?")]
+    ['Ada lives in Paris.']
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        scope: Scope,
+        *,
+        embedder: Any = None,
+        on_forget: Any = (),
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        new_id: Callable[[], str] | None = None,
+    ) -> None:
+        if not callable(getattr(store, "run", None)):
+            raise InvalidRequestError("must be a store, such as SqliteStore(path)", path="store")
+        if not isinstance(limits, Limits):
+            raise InvalidRequestError("must be Limits", path="limits")
+        if new_id is not None and not callable(new_id):
+            raise InvalidRequestError("must be a callable that returns a new id", path="new_id")
+        limits.check_scope(check_scope(scope))
+        self._store, self._scope, self._limits = store, scope, limits
+        self._embedder = models.check_embedder(embedder)
+        self._listeners = listeners.check_listeners(on_forget)
+        self._new_id = new_id or default_new_id
+
+    def __repr__(self) -> str:
+        return f"MemorySession({self._store!r}, {self._scope!r})"
+
+    @property
+    def scope(self) -> Scope:
+        """Whose memory it is."""
+        return self._scope
+
+    @property
+    def store(self) -> Store:
+        """Where it is kept."""
+        return self._store
+
+    @property
+    def sync(self) -> sync.Facade:
+        """The same verbs for threads, scripts and notebooks."""
+        return sync.facade(self)
+
+    # --- writes -----------------------------------------------------------------------------------------------
+
+    async def remember(
+        self,
+        text: str,
+        *,
+        id: str | None = None,
+        kind: Kind = "semantic",
+        origin: Origin = "asserted",
+        sources: Sequence[Source] | None = None,
+        links: Sequence[Link] = (),
+        importance: float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        ttl: timedelta | None = None,
+        supersede: Supersede | None = None,
+        operation_id: str | None = None,
+    ) -> WriteResult:
+        """Remember a text as a new record.
+
+        Args:
+            text: Stored exactly as given.
+            id: An id of your own; None: one is made.
+            kind: ``semantic``, ``episodic``, ``working`` or ``procedural``.
+            origin: ``asserted`` by the host or ``inferred`` by a model.
+            sources: Where it comes from; None: the host.
+            links: Relations to other records.
+            importance: None, or 0 to 1.
+            metadata: A JSON object.
+            ttl: How long until it expires.
+            supersede: ``"add"``: whatever is there already. ``"skip_equal"``: unless an active record has an equal
+                text, which is then the answer's receipt note ``already_stored``.
+            operation_id: Makes a retry apply once.
+
+        Raises:
+            InvalidRequestError: For a wrong argument, before anything is written.
+            OperationConflictError: If the operation id was used for another request.
+            RecordConflictError: If the id is not available.
+            EmbeddingMismatchError: If the embedder's model or size is not the store's.
+        """
+        sources = tuple(sources) if sources is not None else None
+        draft = Draft(text, id, kind, sources, tuple(links), importance, check_metadata(metadata), ttl)
+        self._limits.check_draft(draft)
+        mode = self._check_supersede(supersede)
+        with tracing.span("remember") as span:
+            operation = Remember(
+                **self._operation(operation_id),
+                drafts=(draft,),
+                ids=(self._record_id(draft),),
+                origin=check_choice(origin, ORIGINS, "origin"),
+                skip_equal=mode == "skip_equal",
+                request_extra={"supersede": "default" if mode == "add" else mode},
+            )
+            outcome = await self._write(operation, operation_id)
+            span.record(records=len(outcome.records), generation=self._generation_number())
+            return _write_result(outcome)
+
+    async def remember_many(
+        self, drafts: Sequence[Draft], *, origin: Origin = "asserted", operation_id: str | None = None
+    ) -> WriteResult:
+        """Remember many texts in one operation: all or none. No model looks at them.
+
+        Args:
+            drafts: At most 10,000.
+            origin: Of all of them.
+            operation_id: Makes a retry apply once.
+
+        Raises:
+            InvalidRequestError: For a wrong argument, or an id given twice.
+            OperationConflictError: If the operation id was used for another request.
+            RecordConflictError: If an id is not available.
+            EmbeddingMismatchError: If the embedder's model or size is not the store's.
+        """
+        checked = self._check_drafts(drafts)
+        with tracing.span("remember_many") as span:
+            operation = RememberMany(
+                **self._operation(operation_id),
+                drafts=checked,
+                ids=tuple(self._record_id(draft) for draft in checked),
+                origin=check_choice(origin, ORIGINS, "origin"),
+            )
+            outcome = await self._write(operation, operation_id)
+            span.record(records=len(outcome.records), generation=self._generation_number())
+            return _write_result(outcome)
+
+    async def revise(
+        self,
+        record_id: str,
+        *,
+        text: str | Unset = UNSET,
+        kind: Kind | None | Unset = UNSET,
+        importance: float | None | Unset = UNSET,
+        metadata: Mapping[str, Any] | None | Unset = UNSET,
+        ttl: timedelta | None | Unset = UNSET,
+        links: Sequence[Link] | None | Unset = UNSET,
+        sources: Sequence[Source] | None | Unset = UNSET,
+        origin: Origin | Unset = UNSET,
+        expected_revision: int | None = None,
+        by_model: bool = False,
+        operation_id: str | None = None,
+    ) -> WriteResult:
+        """Write a record's next revision. What is not given stays; None clears.
+
+        With nothing given, a retracted record becomes active again. A new text without sources gets the host as its
+        source and is asserted.
+
+        Args:
+            record_id: The record.
+            text: The new text.
+            kind: The new kind; None: ``semantic``.
+            importance: The new importance.
+            metadata: The new metadata, in place of all of the old.
+            ttl: Time to live from now; None: no expiry.
+            links: The new links.
+            sources: The new sources; None: the host.
+            origin: The new origin.
+            expected_revision: What you planned against; None: whatever is current.
+            by_model: A model asks: asserted records are refused, the record stays inferred, sources are added.
+            operation_id: Makes a retry apply once.
+
+        Raises:
+            InvalidRequestError: For a wrong argument, or nothing to change.
+            RecordNotFoundError: If the scope has no such record.
+            RecordConflictError: If it was forgotten.
+            RevisionConflictError: If ``expected_revision`` is not current.
+            AssertedRecordError: If a model asks and the host asserted the record.
+            OperationConflictError: If the operation id was used for another request.
+            EmbeddingMismatchError: If the embedder's model or size is not the store's.
+        """
+        given = {
+            "text": text, "kind": kind, "importance": importance, "metadata": metadata, "ttl": ttl, "links": links,
+            "sources": sources, "origin": origin,
+        }  # fmt: skip
+        checked = self._check_given({name: value for name, value in given.items() if not isinstance(value, Unset)})
+        with tracing.span("revise") as span:
+            operation = Revise(
+                **self._on_record(record_id, expected_revision, operation_id), given=checked, by_model=by_model
+            )
+            outcome = await self._write(operation, operation_id)
+            span.record(records=len(outcome.records), generation=self._generation_number())
+            return _write_result(outcome)
+
+    async def retract(
+        self,
+        record_id: str,
+        *,
+        expected_revision: int | None = None,
+        by_model: bool = False,
+        operation_id: str | None = None,
+    ) -> WriteResult:
+        """Take a record out of recall. Its history stays, and a revise brings it back.
+
+        Args:
+            record_id: The record.
+            expected_revision: What you planned against; None: whatever is current.
+            by_model: A model asks: asserted records are refused.
+            operation_id: Makes a retry apply once.
+
+        Raises:
+            RecordNotFoundError: If the scope has no such record.
+            RecordConflictError: If it was forgotten.
+            RevisionConflictError: If ``expected_revision`` is not current.
+            AssertedRecordError: If a model asks and the host asserted the record.
+            OperationConflictError: If the operation id was used for another request.
+        """
+        with tracing.span("retract") as span:
+            operation = Retract(**self._on_record(record_id, expected_revision, operation_id), by_model=by_model)
+            outcome = await self._store.run(operation)
+            span.record(records=len(outcome.records))
+            return _write_result(outcome)
+
+    async def forget(self, record_id: str, *, operation_id: str | None = None) -> ForgetResult:
+        """Delete every revision, vector, token and source of a record, for good.
+
+        Then every ``on_forget`` listener is called. An id that the scope never had is no error.
+
+        Args:
+            record_id: The record.
+            operation_id: Makes a retry the same operation; a new one forgets nothing twice either.
+
+        Raises:
+            OperationConflictError: If the operation id was used for another request.
+        """
+        with tracing.span("forget") as span:
+            operation = Forget(**self._operation(operation_id), record_id=self._check_id(record_id))
+            outcome = await self._store.run(operation)
+            met = outcome.forgotten[0]
+            redaction = await listeners.tell(self._listeners, self._scope, operation.operation_id, outcome.forgotten)
+            span.record(records=len(met.revisions) and 1)
+            return ForgetResult(
+                outcome.receipt, outcome.replayed, met.revisions, met.already, redaction, outcome.scrubbed
+            )
+
+    async def forget_scope(self, *, operation_id: str | None = None) -> ForgetScopeResult:
+        """Forget every record of the scope in one operation; listeners get one event a record.
+
+        Records that were forgotten before are told to the listeners again, so that a failed redaction gets done.
+
+        Args:
+            operation_id: Makes a retry the same operation.
+
+        Raises:
+            OperationConflictError: If the operation id was used for another request.
+        """
+        with tracing.span("forget_scope") as span:
+            operation = ForgetScope(**self._operation(operation_id))
+            outcome = await self._store.run(operation)
+            redaction = await listeners.tell(self._listeners, self._scope, operation.operation_id, outcome.forgotten)
+            ids = tuple(change.record_id for change in outcome.receipt.changes)
+            span.record(records=len(ids))
+            return ForgetScopeResult(outcome.receipt, ids, redaction, outcome.replayed, outcome.scrubbed)
+
+    # --- reads ------------------------------------------------------------------------------------------------
+
+    async def recall(
+        self,
+        text: str | None = None,
+        *,
+        kind: Kind | None = None,
+        top_k: int = 5,
+        recorded_as_of: datetime | None = None,
+        at_scope_revision: int | None = None,
+        include_retracted: bool = False,
+        include_expired: bool = False,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Hits:
+        """Find records by meaning and words; without a text, those changed last.
+
+        Args:
+            text: The query; None: the records changed last; blank: nothing.
+            kind: Only this kind.
+            top_k: How many, 1 to 1,000.
+            recorded_as_of: What the store knew at this instant, inclusive.
+            at_scope_revision: What the store knew at this scope revision; not with ``recorded_as_of``.
+            include_retracted: Retracted records too.
+            include_expired: Expired records too.
+            metadata: Only records whose metadata holds these top-level values, equal as JSON.
+
+        Raises:
+            InvalidRequestError: For a wrong argument.
+            EmbeddingMismatchError: If the embedder's model or size is not the store's.
+        """
+        search = recall.build_search(
+            text,
+            kind=kind,
+            top_k=top_k,
+            recorded_as_of=recorded_as_of,
+            at_scope_revision=at_scope_revision,
+            include_retracted=include_retracted,
+            include_expired=include_expired,
+            metadata=check_metadata(metadata),
+        )
+        with tracing.span("recall") as span:
+            hits = await recall.recall(self._store, self._scope, search, self._embedder)
+            span.record(records=len(hits), generation=self._generation_number())
+            return hits
+
+    async def get(self, record_id: str) -> Record | None:
+        """A record's current revision, retracted or not; None if expired, forgotten or not of this scope."""
+        return await self._store.get(self._scope, self._check_id(record_id))
+
+    async def history(self, record_id: str) -> History:
+        """A record's revisions, oldest first; empty if forgotten or not of this scope."""
+        return History(await self._store.history(self._scope, self._check_id(record_id)))
+
+    async def receipt(self, operation_id: str) -> Receipt | None:
+        """The receipt of an operation of this scope, or None."""
+        return await self._store.receipt(self._scope, self._check_id(operation_id, "operation_id"))
+
+    async def list(
+        self,
+        *,
+        kind: Kind | None = None,
+        origin: Origin | None = None,
+        status: Status | None = "active",
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page:
+        """A page of unexpired records in order of creation, newest first.
+
+        Args:
+            kind: Only this kind.
+            origin: Only this origin.
+            status: Only this status; None: all.
+            cursor: Of the page before, with the same filters.
+            limit: How many, 1 to 1,000.
+
+        Raises:
+            InvalidRequestError: For a wrong argument, or a cursor of another scope or other filters.
+        """
+        for name, value, choices in (("kind", kind, KINDS), ("origin", origin, ORIGINS), ("status", status, STATUSES)):
+            if value is not None:
+                check_choice(value, choices, name)
+        limit = check_integer(limit, "limit", least=1, most=MOST_RESULTS)
+        filters = (kind, origin, status)
+        before = None if cursor is None else cursors.read(cursor, self._scope.key, filters)
+        records, more = await self._store.list(self._scope, Listing(kind, origin, status, before, limit))
+        return Page(tuple(records), None if more is None else cursors.make(more, self._scope.key, filters))
+
+    async def count(self) -> int:
+        """How many records are active and unexpired."""
+        return await self._store.count(self._scope)
+
+    async def scope_revision(self) -> int:
+        """How many operations were committed in the scope."""
+        return await self._store.scope_revision(self._scope)
+
+    # --- checks and parts of operations ---------------------------------------------------------------------------
+
+    async def _write(self, operation: Remember | Revise, operation_id: str | None) -> Outcome:
+        """Embed and run. A replay is answered before any embedding call."""
+        if self._embedder is not None and operation.texts():
+            if operation_id is not None and (replayed := await self._store.replay(operation)) is not None:
+                return replayed
+            vectors = await models.embed_documents(self._embedder, operation.texts())
+            operation = operation.with_vectors(vectors)
+        return await self._store.run(operation)
+
+    def _operation(self, operation_id: str | None) -> dict[str, Any]:
+        """What every operation has."""
+        made = default_new_id() if operation_id is None else self._check_id(operation_id, "operation_id")
+        return {"scope": self._scope, "operation_id": made, "salt": new_salt()}
+
+    def _on_record(self, record_id: str, expected_revision: int | None, operation_id: str | None) -> dict[str, Any]:
+        if expected_revision is not None:
+            check_integer(expected_revision, "expected_revision", least=1)
+        record_id = self._check_id(record_id)
+        return {
+            **self._operation(operation_id), "record_id": record_id, "expected_revision": expected_revision
+        }  # fmt: skip
+
+    def _check_id(self, value: str, path: str = "record_id") -> str:
+        checked = check_text(value, path)
+        self._limits.check_id(checked, path)
+        return checked
+
+    def _record_id(self, draft: Draft) -> str:
+        return draft.id if draft.id is not None else self._check_id(self._new_id(), "new_id()")
+
+    def _check_supersede(self, supersede: Supersede | None) -> Supersede:
+        mode = "add" if supersede is None else check_choice(supersede, _SUPERSEDES, "supersede")
+        if mode == "reconcile":
+            raise InvalidRequestError('"reconcile" needs a session with an llm; use "add"', path="supersede")
+        return mode  # type: ignore[return-value]
+
+    def _check_drafts(self, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
+        checked = check_values(drafts, Draft, "drafts")
+        if len(checked) > MOST_DRAFTS:
+            raise InvalidRequestError(f"has {len(checked)} items, at most {MOST_DRAFTS} are taken at once", path="drafts")
+        seen: set[str] = set()
+        for index, draft in enumerate(checked):
+            self._limits.check_draft(draft, f"drafts[{index}].")
+            if draft.id is not None and draft.id in seen:
+                raise InvalidRequestError("is the id of an earlier draft too", path=f"drafts[{index}].id")
+            seen.add(draft.id or "")
+        return checked
+
+    def _check_given(self, given: dict[str, Any]) -> dict[str, Any]:
+        """The given arguments of ``revise``, checked; what None clears to is filled in."""
+        checks: dict[str, Callable[[Any], Any]] = {
+            "text": lambda value: check_text(value, "text"),
+            "kind": lambda value: "semantic" if value is None else check_choice(value, KINDS, "kind"),
+            "importance": check_importance,
+            "metadata": check_metadata,
+            "ttl": check_ttl,
+            "links": lambda value: check_values(value or (), Link, "links"),
+            "sources": lambda value: check_values(value or (), Source, "sources"),
+            "origin": lambda value: check_choice(value, ORIGINS, "origin"),
+        }
+        checked = {name: checks[name](value) for name, value in given.items()}
+        self._limits.check_text(checked.get("text", ""))
+        self._limits.check_metadata(checked.get("metadata", {}))
+        self._limits.check_sources(checked.get("sources"))
+        self._limits.check_links(checked.get("links", ()))
+        return checked
+
+    def _generation_number(self) -> int | None:
+        generation = self._store.known_generation
+        return None if generation is None else generation.number
+
+
+def _write_result(outcome: Outcome) -> WriteResult:
+    return WriteResult(outcome.receipt, outcome.replayed, outcome.records)

@@ -1,0 +1,193 @@
+"""What a store must do: the contract, on one page.
+
+A store runs operations and answers reads. It holds no rule: it loads what an operation names, lets it decide,
+and applies the plan in one transaction; and it ranks with ``index.py``. ``tests/store_suite.py`` is the contract
+as tests, for anyone's own store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from vmem_core.operations import Operation
+from vmem_core.plan import Outcome
+from vmem_core.records import Record, Scope
+from vmem_core.results import Generation, Match, Receipt
+from vmem_core.values import check_choice
+
+MOST_RESULTS = 1_000
+
+
+def check_language(language: object) -> str | None:
+    """A language that search tokens can be made in, or None for the store's own.
+
+    Raises:
+        InvalidRequestError: For a language without a stemmer; the message lists those there are.
+    """
+    if language is None:
+        return None
+    from vmem_core.tokens import languages
+
+    return check_choice(language, sorted(languages()), "language")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryVector:
+    """An embedded query.
+
+    Args:
+        model: The model's id.
+        dims: Its size, in dimensions.
+        vector: Unit float32, little-endian bytes; None: not embeddable, the query uses text alone.
+    """
+
+    model: str
+    dims: int
+    vector: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A recall, as a store gets it.
+
+    Args:
+        text: The query; None: the records changed last.
+        vector: The embedded query, if the session embeds and the store has a generation.
+        top_k: How many hits, 1 to 1,000.
+        kind: Only this kind.
+        metadata: Only records whose metadata has these top-level values.
+        include_retracted: Retracted records too.
+        include_expired: Expired records too.
+        recorded_as_of: What the store knew at this instant, inclusive.
+        at_scope_revision: What the store knew at this scope revision.
+    """
+
+    text: str | None = None
+    vector: QueryVector | None = None
+    top_k: int = 5
+    kind: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    include_retracted: bool = False
+    include_expired: bool = False
+    recorded_as_of: datetime | None = None
+    at_scope_revision: int | None = None
+
+    def with_vector(self, vector: QueryVector) -> Search:
+        """The same search with its text embedded."""
+        return replace(self, vector=vector)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record that a search found, with its place in both lists."""
+
+    record: Record
+    score: float
+    match: Match
+    vector_rank: int | None
+    lexical_rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page to list.
+
+    Args:
+        kind: Only this kind.
+        origin: Only this origin.
+        status: Only this status; None: all.
+        before: Only records created before the record of this number (its place in the scope); None: the newest.
+        limit: How many, 1 to 1,000.
+    """
+
+    kind: str | None = None
+    origin: str | None = None
+    status: str | None = "active"
+    before: int | None = None
+    limit: int = 50
+
+
+class EmbeddingGenerations(Protocol):
+    """The generations of a store's vectors."""
+
+    async def active(self) -> Generation | None:
+        """The active generation, or None if no vector was ever stored."""
+        ...
+
+
+class Store(Protocol):
+    """A place where memory is kept. Every method can be called from any thread and any event loop.
+
+    Raises:
+        StoreUnavailableError: From every method, when the store is closed or cannot be reached.
+        SchemaVersionError: From every method, when a newer library wrote the store.
+    """
+
+    @property
+    def embeddings(self) -> EmbeddingGenerations:
+        """The generations of its vectors."""
+        ...
+
+    @property
+    def known_generation(self) -> Generation | None:
+        """The active generation as last seen, without I/O; None if none was seen."""
+        ...
+
+    async def run(self, operation: Operation) -> Outcome:
+        """Load what ``operation.reads()`` names, decide, apply the plan: all in one transaction, or nothing.
+
+        Stamps are the store's clock, taken after the scope is locked, never earlier than the scope's last stamp.
+        A cancelled call is applied whole or not at all.
+        """
+        ...
+
+    async def replay(self, operation: Operation) -> Outcome | None:
+        """What ``run`` would answer if the operation was committed before; None if it was not. Writes nothing."""
+        ...
+
+    async def search(self, scope: Scope, search: Search) -> list[Found]:
+        """The best hits, in order.
+
+        Raises:
+            EmbeddingMismatchError: If the query's vector is of another model or size than the active generation.
+        """
+        ...
+
+    async def get(self, scope: Scope, record_id: str) -> Record | None:
+        """The current revision, retracted or not, unless expired, forgotten, foreign or unknown."""
+        ...
+
+    async def history(self, scope: Scope, record_id: str) -> list[Record]:
+        """All kept revisions, oldest first."""
+        ...
+
+    async def list(self, scope: Scope, listing: Listing) -> tuple[Sequence[Record], int | None]:
+        """A page, newest creation first, and the number to go on before; None if there is no more."""
+        ...
+
+    async def count(self, scope: Scope) -> int:
+        """How many records are active and unexpired."""
+        ...
+
+    async def receipt(self, scope: Scope, operation_id: str) -> Receipt | None:
+        """The receipt of an operation."""
+        ...
+
+    async def scope_revision(self, scope: Scope) -> int:
+        """How many operations were committed in the scope."""
+        ...
+
+    async def scopes(self) -> Sequence[Scope]:
+        """Every scope that was ever written to, in the order of their keys."""
+        ...
+
+    async def scrub(self) -> None:
+        """Leave no byte of forgotten text in any file of the store."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is queued and let go of files and connections; calling it again does nothing."""
+        ...

@@ -1,0 +1,1 @@
+"""The stores: in memory (the reference, to be read first) and SQLite."""

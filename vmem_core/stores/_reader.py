@@ -1,0 +1,179 @@
+"""Reads that rank: a scope's index, refreshed from its change feed, and what was known at an earlier time.
+
+Owns the cache of indexes and how rows become one. One reader has one connection and one thread. Does not own
+ranking (``index.py``) or what a search means (``indexing.py``).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from vmem_core import indexing
+from vmem_core.clock import Clock, read_micros
+from vmem_core.index import IndexCache, Row, ScopeIndex
+from vmem_core.records import KINDS, ORIGINS, Record, Scope
+from vmem_core.results import Generation
+from vmem_core.store import Found, Listing, Search
+from vmem_core.stores import _sql
+from vmem_core.stores._transaction import ScopeState, load_state
+from vmem_core.values import to_micros
+
+_FAR: Final = 2**62
+_BLOCK_ROWS: Final = 8_192
+
+
+class Reader:
+    """The ranked reads of one store.
+
+    Args:
+        clock: The store's clock: expiry is judged by it.
+        language: The store's language.
+        cache_bytes: How many bytes of indexes are kept.
+    """
+
+    def __init__(self, clock: Clock, language: str, cache_bytes: int) -> None:
+        self._clock, self._language, self._cache_bytes = clock, language, cache_bytes
+        self._cache = IndexCache(cache_bytes)
+        self._seen: dict[int, tuple[int, int, int]] = {}  # scope id: revision, generation, epoch of its index
+
+    def search(self, connection: sqlite3.Connection, scope: Scope, search: Search) -> list[Found]:
+        """The best hits, in order, from one snapshot of the file."""
+        state = load_state(connection, scope)
+        if state.scope_id is None:
+            indexing.index_query(search, self._language, 0, state.generation)  # a mismatch is told all the same
+            return []
+        if search.recorded_as_of is not None or search.at_scope_revision is not None:
+            return self._search_known(connection, scope, search, state)
+        now = max(read_micros(self._clock), state.last_stamp)
+        query = indexing.index_query(search, self._language, now, state.generation)
+        index = self._index(connection, state)
+        blocks = None if index.holds_vectors else self._blocks(connection, state)
+        ranked = indexing.rank(index, search, query, blocks)
+        rows = connection.execute(_sql.BODIES, (_sql.id_list([hit.entry for hit in ranked]),)).fetchall()
+        records = {row[0]: _sql.load_record(scope, row[1], row[2], *row[4:7]) for row in rows}
+        return [Found(records[h.number], h.score, h.match, h.vector_rank, h.lexical_rank) for h in ranked]
+
+    def _index(self, connection: sqlite3.Connection, state: ScopeState) -> ScopeIndex:
+        scope_id = state.scope_id
+        assert scope_id is not None
+        generation = state.generation.number if state.generation else 0
+        index, seen = self._cache.get(scope_id), self._seen.get(scope_id)
+        if index is None or seen is None or seen[1:] != (generation, state.epoch):
+            index = self._build(connection, state)
+        elif seen[0] != state.revision:
+            bounds = (scope_id << 32 | seen[0] + 1, scope_id << 32 | state.revision)
+            rows = [Row(*row) for row in connection.execute(_sql.FEED, bounds)]
+            index.apply(rows, self._vectors(connection, rows, state.generation))
+        else:
+            return index
+        self._seen[scope_id] = (state.revision, generation, state.epoch)
+        self._cache.put(scope_id, index)
+        return index
+
+    def _build(self, connection: sqlite3.Connection, state: ScopeState) -> ScopeIndex:
+        rows = [Row(*row) for row in connection.execute(_sql.BUILD, state.numbers)]
+        if state.generation is None:
+            index = ScopeIndex(None)
+            index.apply(rows, {})
+            return index
+        hold = len(rows) * state.generation.dims * 4 <= self._cache_bytes
+        index = ScopeIndex(state.generation.dims, hold_vectors=hold)
+        table = _sql.vectors_table(state.generation.number)
+        statement = f"select number, vector from {table} where number between ? and ? order by number"
+        pairs = connection.execute(statement, state.numbers).fetchall() if hold else []
+        index.apply(rows, _matrix(pairs, state.generation.dims))
+        return index
+
+    def _vectors(
+        self, connection: sqlite3.Connection, rows: Sequence[Row], generation: Generation | None
+    ) -> dict[int, bytes]:
+        if generation is None:
+            return {}
+        numbers = _sql.id_list([row.number for row in rows])
+        statement = f"""select number, vector from {_sql.vectors_table(generation.number)}
+            where number in (select value from json_each(?))"""
+        return dict(connection.execute(statement, (numbers,)).fetchall())
+
+    def _blocks(self, connection: sqlite3.Connection, state: ScopeState) -> Iterator[tuple[Any, Any]] | None:
+        """The vectors of a scope whose index is too large to hold them, block by block from the file."""
+        if state.generation is None:
+            return None
+        return _blocks(connection, state.numbers, state.generation)
+
+    def _search_known(
+        self, connection: sqlite3.Connection, scope: Scope, search: Search, state: ScopeState
+    ) -> list[Found]:
+        until = _FAR if search.at_scope_revision is None else search.at_scope_revision
+        at = _FAR if search.recorded_as_of is None else to_micros(search.recorded_as_of)
+        rows = connection.execute(_sql.KNOWN, (*state.numbers, until, at, until, at)).fetchall()
+        vectors = {}
+        if state.generation is not None and search.vector is not None:
+            table = _sql.vectors_table(state.generation.number)
+            statement = f"select number, vector from {table} where number between ? and ?"
+            vectors = dict(connection.execute(statement, state.numbers).fetchall())
+        known = [_known(scope, row, vectors) for row in rows if _sql.is_kept(row[6])]
+        now = at if search.recorded_as_of is not None else _stamp_of(connection, state, until)
+        hits = indexing.search_known(known, search, self._language, now, state.generation)
+        return [Found(one.record, h.score, h.match, h.vector_rank, h.lexical_rank) for one, h in hits]
+
+    def list(
+        self, connection: sqlite3.Connection, scope: Scope, listing: Listing
+    ) -> tuple[list[Record], int | None]:
+        """A page, newest creation first, and the number to go on before."""
+        state = load_state(connection, scope)
+        low, high = state.numbers
+        if state.scope_id is not None and listing.before is not None:
+            high = low + listing.before - 1
+        now = max(read_micros(self._clock), state.last_stamp)
+        kind = None if listing.kind is None else KINDS.index(listing.kind)  # type: ignore[arg-type]
+        origin = None if listing.origin is None else ORIGINS.index(listing.origin)  # type: ignore[arg-type]
+        status = None if listing.status is None else int(listing.status == "active")
+        values = (low, high, now, kind, kind, origin, origin, status, status, listing.limit + 1)
+        rows = connection.execute(_sql.LIST, values).fetchall()
+        page = rows[: listing.limit]
+        more = page[-1][0] - low if len(rows) > listing.limit else None
+        return [_sql.load_record(scope, row[1], row[2], *row[4:7]) for row in page], more
+
+    def count(self, connection: sqlite3.Connection, scope: Scope) -> int:
+        """How many records are active and unexpired."""
+        state = load_state(connection, scope)
+        now = max(read_micros(self._clock), state.last_stamp)
+        found: int = connection.execute(_sql.COUNT, (*state.numbers, now)).fetchone()[0]
+        return found
+
+
+def _known(scope: Scope, row: Sequence[Any], vectors: dict[int, bytes]) -> indexing.Known:
+    number, entry, record_id, revision, scope_revision, recorded_at, body, current = row
+    record = _sql.load_record(scope, record_id, revision, scope_revision, recorded_at, body)
+    vector = vectors.get(number)
+    if vector is not None and current != body:
+        # The vector belongs to the current text; it counts only if that is the text of then.
+        vector = vector if _sql.body_text(current) == record.text else None
+    return indexing.Known(number, entry, record, vector)
+
+
+def _stamp_of(connection: sqlite3.Connection, state: ScopeState, until: int) -> int:
+    """When the scope's revision ``until`` was committed: no later stamp exists among what is kept up to it."""
+    low, high = state.numbers
+    last = min(low + until, high)
+    found: int = connection.execute(_sql.LAST_STAMP, (low, last, low, high, until)).fetchone()[0]
+    return found
+
+
+def _matrix(pairs: Sequence[tuple[int, bytes]], dims: int) -> tuple[Any, Any]:
+    numbers = np.fromiter((number for number, _ in pairs), dtype=np.int64, count=len(pairs))
+    matrix = np.frombuffer(b"".join(vector for _, vector in pairs), dtype="<f4").reshape(len(pairs), dims)
+    return numbers, matrix
+
+
+def _blocks(
+    connection: sqlite3.Connection, numbers: tuple[int, int], generation: Generation
+) -> Iterator[tuple[Any, Any]]:
+    table = _sql.vectors_table(generation.number)
+    rows = connection.execute(f"select number, vector from {table} where number between ? and ?", numbers)
+    while pairs := rows.fetchmany(_BLOCK_ROWS):
+        yield _matrix(pairs, generation.dims)

@@ -1,0 +1,288 @@
+"""What happens inside one SQLite transaction: load, decide, apply; and the reads that need no index.
+
+Owns the order of the statements. Does not own the connection, when a transaction begins or ends (``sqlite.py``),
+or any rule (``operations.py``).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vmem_core.clock import Clock, read_micros
+from vmem_core.indexing import KIND_CODES, ORIGIN_CODES, expiry_micros, state_code
+from vmem_core.operations import Operation
+from vmem_core.plan import Head, Outcome, Plan, Reads, Snapshot, StoredReceipt, Write, Written
+from vmem_core.records import Record, Scope
+from vmem_core.results import Generation, Receipt
+from vmem_core.stores import _sql
+from vmem_core.text import text_key
+from vmem_core.tokens import facets
+from vmem_core.values import from_micros, to_micros
+
+
+@dataclass(slots=True)
+class ScopeState:
+    """A scope's row, the active generation and one receipt, as one statement loads them."""
+
+    scope_id: int | None
+    revision: int
+    last_stamp: int
+    records: int
+    generation: Generation | None
+    epoch: int
+    stored: StoredReceipt | None
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The range of its rows' numbers; an empty one for a scope that was never written."""
+        return (1, 0) if self.scope_id is None else _sql.scope_numbers(self.scope_id)
+
+
+def load_state(connection: sqlite3.Connection, scope: Scope, operation_id: str = "") -> ScopeState:
+    """Read a scope's row, the active generation and one receipt, in one statement."""
+    row = connection.execute(_sql.LOAD, (scope.key, operation_id)).fetchone()
+    generation = None if row[4] is None else Generation(row[4], row[5], row[6], "active")
+    stored = None if row[8] is None else _sql.load_receipt(scope, operation_id, *row[8:13])
+    return ScopeState(row[0], row[1] or 0, row[2] or 0, row[3] or 0, generation, row[7] or 0, stored)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A snapshot with what only the statements need: the scope's row and the numbers of its records."""
+
+    snapshot: Snapshot
+    state: ScopeState
+    numbers: dict[str, int]
+
+
+def load(connection: sqlite3.Connection, operation: Operation, clock: Clock) -> Loaded:
+    """What an operation's decision needs. The clock is read here: after the lock is held."""
+    state = load_state(connection, operation.scope, operation.operation_id)
+    now = max(read_micros(clock), state.last_stamp)
+    numbers: dict[str, int] = {}
+    reads = operation.reads()
+    heads = _heads(connection, operation.scope, reads, state, numbers)
+    mentioned = _mentioned(connection, operation.scope, state, numbers)
+    snapshot = Snapshot(
+        scope_revision=state.revision,
+        now=from_micros(now),
+        stored=state.stored,
+        heads=heads | mentioned,
+        equals={key: _equals(connection, operation.scope, key, state, now) for key in reads.equal_texts},
+        generation=state.generation,
+        mentions=tuple(mentioned),
+    )
+    return Loaded(snapshot, state, numbers)
+
+
+def _heads(
+    connection: sqlite3.Connection, scope: Scope, reads: Reads, state: ScopeState, numbers: dict[str, int]
+) -> dict[str, Head]:
+    if reads.whole_scope:
+        rows = connection.execute(_sql.HEADS_OF_SCOPE, state.numbers).fetchall()
+    elif reads.record_ids:
+        rows = connection.execute(_sql.HEADS_BY_ID, (_sql.id_list(reads.record_ids),)).fetchall()
+    else:
+        return {}
+    written = _written(connection, rows, state) if reads.revisions else {}
+    return {row[1]: _head(scope, row, state, written.get(row[0], ()), numbers) for row in rows}
+
+
+def _mentioned(
+    connection: sqlite3.Connection, scope: Scope, state: ScopeState, numbers: dict[str, int]
+) -> dict[str, Head]:
+    if state.stored is None or state.scope_id is None:
+        return {}
+    receipt = state.scope_id << 32 | state.stored.receipt.scope_revision
+    found = [row[0] for row in connection.execute(_sql.MENTIONED, (receipt,))]
+    rows = connection.execute(_sql.HEADS_BY_NUMBER, (_sql.id_list(found),)).fetchall() if found else []
+    return {row[1]: _head(scope, row, state, (), numbers) for row in rows}
+
+
+def _head(
+    scope: Scope, row: Sequence[Any], state: ScopeState, written: Sequence[Written], numbers: dict[str, int]
+) -> Head:
+    number, record_id, revision, code, scope_revision, recorded_at, body = row
+    if state.scope_id is None or number >> 32 != state.scope_id:
+        return Head(record_id, owned=False)
+    numbers[record_id] = number
+    record = None
+    if code != _sql.FORGOTTEN and body is not None:
+        record = _sql.load_record(scope, record_id, revision, scope_revision, recorded_at, body)
+    return Head(record_id, True, revision, record, code == _sql.FORGOTTEN, tuple(written))
+
+
+def _written(
+    connection: sqlite3.Connection, rows: Sequence[Sequence[Any]], state: ScopeState
+) -> Mapping[int, list[Written]]:
+    """All revisions of the scope's own heads among ``rows``, by number."""
+    own = [row[0] for row in rows if state.scope_id is not None and row[0] >> 32 == state.scope_id]
+    written: dict[int, list[Written]] = {number: [] for number in own}
+    bounds = (min(own), max(own)) if own else (1, 0)
+    for number, revision, scope_revision, kept in connection.execute(_sql.WRITTEN_OF_SCOPE, bounds):
+        written[number].append(Written(revision, scope_revision, bool(kept)))
+    return written
+
+
+def _equals(
+    connection: sqlite3.Connection, scope: Scope, key: int, state: ScopeState, now: int
+) -> tuple[Record, ...]:
+    rows = connection.execute(_sql.EQUAL_TEXTS, (key, *state.numbers, now)).fetchall()
+    return tuple(_record(scope, row) for row in rows)
+
+
+def _record(scope: Scope, row: Sequence[Any]) -> Record:
+    """A record from the columns of a head."""
+    return _sql.load_record(scope, row[1], row[2], *row[4:7])
+
+
+def apply(
+    connection: sqlite3.Connection, plan: Plan, scope: Scope, loaded: Loaded, tokens: Mapping[str, bytes]
+) -> None:
+    """Make a plan durable, but for the commit."""
+    state = loaded.state
+    if state.scope_id is None:
+        state.scope_id = connection.execute(_sql.INSERT_SCOPE, (scope.key,)).lastrowid
+    assert state.scope_id is not None and plan.request is not None
+    if plan.starts is not None:
+        state.generation = _start_generation(connection, *plan.starts)
+    receipt = plan.receipt
+    changed = state.scope_id << 32 | receipt.scope_revision
+    for write in plan.writes:
+        _write(connection, write, loaded, changed, tokens)
+    _forget(connection, plan, loaded, changed)
+    committed = to_micros(receipt.committed_at)
+    request = plan.request.salt + plan.request.digest
+    row = (changed, state.scope_id, receipt.operation_id, committed, request, _sql.receipt_body(receipt))
+    connection.execute(_sql.INSERT_RECEIPT, row)
+    for record_id in plan.mentions:
+        connection.execute(_sql.INSERT_MENTION, (changed, loaded.numbers[record_id]))
+    connection.execute(_sql.UPDATE_SCOPE, (receipt.scope_revision, committed, state.records, state.scope_id))
+
+
+def _start_generation(connection: sqlite3.Connection, model: str, dims: int) -> Generation:
+    number = connection.execute(_sql.NEXT_GENERATION).fetchone()[0]
+    connection.execute(_sql.INSERT_GENERATION, (number, model, dims))
+    connection.execute(_sql.create_vectors(number))
+    return Generation(number, model, dims, "active")
+
+
+def _write(
+    connection: sqlite3.Connection, write: Write, loaded: Loaded, changed: int, tokens: Mapping[str, bytes]
+) -> None:
+    record, state = write.record, loaded.state
+    if write.action == "create":
+        assert state.scope_id is not None
+        loaded.numbers[record.id] = state.scope_id << 32 | state.records
+        state.records += 1
+    number = loaded.numbers[record.id]
+    body = (number, record.revision, record.scope_revision, to_micros(record.recorded_at), _sql.record_body(record))
+    entry = connection.execute(_sql.INSERT_REVISION, body).lastrowid
+    row = (
+        entry,
+        record.revision,
+        changed,
+        state_code(record),
+        KIND_CODES[record.kind],
+        ORIGIN_CODES[record.origin],
+        expiry_micros(record),
+        text_key(record.text) if write.text_changed else None,
+        tokens[record.text] if write.text_changed else None,
+        facets(record.metadata),
+    )
+    if write.action == "create":
+        connection.execute(_sql.INSERT_RECORD, (number, record.id, *row))
+    else:
+        connection.execute(_sql.UPDATE_RECORD, (*row, number))
+    if state.generation is not None:
+        _write_vector(connection, write, number, state.generation.number)
+
+
+def _write_vector(connection: sqlite3.Connection, write: Write, number: int, generation: int) -> None:
+    """A changed text never keeps the old vector; an unchanged one does, now bound to the new revision."""
+    table, revision = _sql.vectors_table(generation), write.record.revision
+    if write.vector is not None:
+        connection.execute(f"insert or replace into {table} values(?, ?, ?)", (number, revision, write.vector))
+    elif write.text_changed:
+        if write.action != "create":
+            connection.execute(f"delete from {table} where number = ?", (number,))
+    else:
+        connection.execute(f"update {table} set revision = ? where number = ?", (revision, number))
+
+
+def _forget(connection: sqlite3.Connection, plan: Plan, loaded: Loaded, changed: int) -> None:
+    scope_id, redacts = loaded.state.scope_id, set(plan.redacts)
+    assert scope_id is not None
+    for record_id in plan.forgets:
+        number = loaded.numbers[record_id]
+        connection.execute(_sql.OVERWRITE_TEXT, (number,))
+        for generation in connection.execute("select generation from vmem_generations where state <> 'retired'"):
+            connection.execute(f"delete from {_sql.vectors_table(generation[0])} where number = ?", (number,))
+        connection.execute(_sql.EMPTY_RECORD, (changed, number))
+        redacts.update(row[0] - (scope_id << 32) for row in connection.execute(_sql.MENTIONS_OF, (number,)))
+        connection.execute(_sql.DELETE_MENTIONS, (number,))
+    for revision in sorted(redacts):
+        connection.execute(_sql.REDACT_RECEIPT, (scope_id << 32 | revision,))
+
+
+def outcome(connection: sqlite3.Connection, plan: Plan) -> Outcome:
+    """What the caller is told of a plan."""
+    if plan.replayed:
+        records = tuple(present(connection, plan.receipt))
+    else:
+        records = tuple(write.record for write in plan.writes)
+    return Outcome(plan.receipt, plan.replayed, records, plan.forgotten, plan.present)
+
+
+def present(connection: sqlite3.Connection, receipt: Receipt) -> Iterable[Record]:
+    """The revisions that an operation wrote and that are still there."""
+    for change in receipt.changes:
+        row = connection.execute(_sql.ONE_REVISION, (change.revision, change.record_id)).fetchone()
+        if row is not None and change.action != "forget" and _sql.is_kept(row[5]):
+            yield _sql.load_record(receipt.scope, *row[1:6])
+
+
+def get(connection: sqlite3.Connection, scope: Scope, record_id: str, clock: Clock) -> Record | None:
+    """The current revision, unless expired, forgotten, foreign or unknown."""
+    state = load_state(connection, scope)
+    record = _own_head(connection, scope, record_id, state).record
+    now = max(read_micros(clock), state.last_stamp)
+    expired = record is not None and record.expires_at is not None and to_micros(record.expires_at) <= now
+    return None if expired else record
+
+
+def _own_head(connection: sqlite3.Connection, scope: Scope, record_id: str, state: ScopeState) -> Head:
+    heads = _heads(connection, scope, Reads(record_ids=(record_id,)), state, {})
+    return heads.get(record_id, Head(record_id, owned=False))
+
+
+def history(connection: sqlite3.Connection, scope: Scope, record_id: str) -> list[Record]:
+    """All kept revisions, oldest first."""
+    numbers: dict[str, int] = {}
+    head = _heads(connection, scope, Reads(record_ids=(record_id,)), load_state(connection, scope), numbers)
+    if record_id not in numbers or head[record_id].forgotten:
+        return []
+    rows = connection.execute(_sql.REVISIONS_OF, (numbers[record_id],))
+    return [_sql.load_record(scope, record_id, *row[1:5]) for row in rows if _sql.is_kept(row[4])]
+
+
+def replay(connection: sqlite3.Connection, operation: Operation, clock: Clock) -> Outcome | None:
+    """What the operation would answer if it was committed before; None if it was not."""
+    loaded = load(connection, operation, clock)
+    if loaded.snapshot.stored is None:
+        return None
+    return outcome(connection, operation.decide(loaded.snapshot))
+
+
+def active_generation(connection: sqlite3.Connection) -> Generation | None:
+    """The active generation, if any vector was ever stored."""
+    row = connection.execute(_sql.ACTIVE_GENERATION).fetchone()
+    return None if row is None else Generation(*row, "active")
+
+
+def scopes(connection: sqlite3.Connection) -> list[Scope]:
+    """Every scope that was ever written to, in the order of their keys."""
+    return [_sql.load_scope(row[0]) for row in connection.execute("select scope_key from vmem_scopes order by scope_key")]

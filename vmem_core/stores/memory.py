@@ -1,0 +1,419 @@
+"""The in-memory store: the reference for the others, for tests and for one process.
+
+Owns how a store keeps what a plan says, in plain dicts and lists under one lock. Holds no rule, and nothing that
+outlives the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
+
+from vmem_core import sync
+from vmem_core.clock import Clock, check_clock, read_micros
+from vmem_core.errors import StoreUnavailableError
+from vmem_core.operations import Operation
+from vmem_core.plan import Head, Outcome, Plan, Reads, Snapshot, StoredReceipt, StoredRequest, Write, Written
+from vmem_core.records import Record, Scope
+from vmem_core.results import Generation, Receipt
+from vmem_core.store import Found, Listing, Search, check_language
+from vmem_core.text import text_key
+from vmem_core.tokens import DEFAULT_LANGUAGE
+from vmem_core.values import from_micros, to_micros
+
+if TYPE_CHECKING:
+    from vmem_core.index import ScopeIndex
+
+_ERASED = StoredRequest(b"", b"")
+
+
+@dataclass(slots=True)
+class _Revision:
+    entry: int
+    record: Record | None  # None: pruned
+    scope_revision: int
+
+
+@dataclass(slots=True)
+class _Row:
+    """A record for its whole life: head, history, tombstone."""
+
+    number: int
+    record_id: str
+    scope: _Scope
+    revisions: list[_Revision] = field(default_factory=list)
+    forgotten: bool = False
+    key: int = 0
+    tokens: bytes = b""
+    vector: bytes | None = None
+    mentioned_by: list[int] = field(default_factory=list)
+
+    @property
+    def record(self) -> Record | None:
+        return None if self.forgotten else self.revisions[-1].record
+
+
+@dataclass(slots=True)
+class _Scope:
+    scope: Scope
+    revision: int = 0
+    last_stamp: int = 0
+    rows: list[_Row] = field(default_factory=list)
+    receipts: dict[str, StoredReceipt] = field(default_factory=dict)
+    mentions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    by_key: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    changed: set[int] = field(default_factory=set)  # numbers the index has not seen yet
+    index: ScopeIndex | None = None
+    index_dims: int | None = None
+
+
+class _Generations:
+    """The generations of an in-memory store's vectors."""
+
+    def __init__(self, store: InMemoryStore) -> None:
+        self._store = store
+
+    async def active(self) -> Generation | None:
+        """The active generation, or None if no vector was ever stored."""
+        self._store._check_open()
+        return self._store.known_generation
+
+
+class InMemoryStore:
+    """A store that lives and dies with the process.
+
+    Args:
+        clock: Returns the time as an aware datetime; None: the machine's clock.
+        language: Of the search tokens, such as ``"english"`` (the default).
+
+    Raises:
+        InvalidRequestError: For a clock that is not callable or a language without a stemmer.
+
+    >>> store = InMemoryStore()
+    >>> store.sync.scope_revision(Scope(user_id="ada"))
+    0
+    """
+
+    def __init__(self, *, clock: Clock | None = None, language: str | None = None) -> None:
+        self._clock = check_clock(clock)
+        self._language = check_language(language) or DEFAULT_LANGUAGE
+        self._lock = threading.Lock()
+        self._scopes: dict[str, _Scope] = {}
+        self._rows: dict[str, _Row] = {}
+        self._entries = 0
+        self._generation: Generation | None = None
+        self._closed = False
+
+    @property
+    def embeddings(self) -> _Generations:
+        """The generations of its vectors."""
+        return _Generations(self)
+
+    @property
+    def sync(self) -> sync.Facade:
+        """The same verbs for threads, scripts and notebooks."""
+        return sync.facade(self)
+
+    async def __aenter__(self) -> Self:
+        self._check_open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Forget everything. Calling it again does nothing."""
+        with self._lock:
+            self._closed = True
+            self._scopes.clear()
+            self._rows.clear()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailableError("the store is closed; make a new one", retryable=False)
+
+    @property
+    def known_generation(self) -> Generation | None:
+        """The active generation, or None."""
+        return self._generation
+
+    # --- writes -----------------------------------------------------------------------------------------------
+
+    async def run(self, operation: Operation) -> Outcome:
+        """Decide an operation and apply its plan, under the lock."""
+        from vmem_core.indexing import token_bytes
+
+        tokens = {text: token_bytes(text, self._language) for text in operation.texts()}
+        with self._lock:
+            self._check_open()
+            plan = operation.decide(self._snapshot(operation))
+            if not plan.replayed:
+                self._apply(plan, operation.scope, tokens)
+            return self._outcome(plan)
+
+    async def replay(self, operation: Operation) -> Outcome | None:
+        """What ``run`` would answer if the operation was committed before; None if it was not."""
+        with self._lock:
+            self._check_open()
+            snapshot = self._snapshot(operation)
+            return self._outcome(operation.decide(snapshot)) if snapshot.stored else None
+
+    def _outcome(self, plan: Plan) -> Outcome:
+        records = tuple(self._present(plan.receipt)) if plan.replayed else tuple(w.record for w in plan.writes)
+        copies = tuple(replace(record) for record in records)
+        present = tuple(replace(record) for record in plan.present)
+        return Outcome(plan.receipt, plan.replayed, copies, plan.forgotten, present, scrubbed=True)
+
+    def _present(self, receipt: Receipt) -> Iterator[Record]:
+        for change in receipt.changes:
+            row = self._rows[change.record_id]
+            for revision in row.revisions if change.action != "forget" and not row.forgotten else ():
+                if revision.record is not None and revision.record.revision == change.revision:
+                    yield revision.record
+
+    def _snapshot(self, operation: Operation) -> Snapshot:
+        scope = self._scopes.get(operation.scope.key) or _Scope(operation.scope)
+        now = max(read_micros(self._clock), scope.last_stamp)
+        reads = operation.reads()
+        mentions = scope.mentions.get(operation.operation_id, ())
+        return Snapshot(
+            scope_revision=scope.revision,
+            now=from_micros(now),
+            stored=scope.receipts.get(operation.operation_id),
+            heads=self._heads(scope, reads, mentions),
+            equals={key: self._equals(scope, key, now) for key in reads.equal_texts},
+            generation=self._generation,
+            mentions=mentions,
+        )
+
+    def _heads(self, scope: _Scope, reads: Reads, mentions: Sequence[str]) -> dict[str, Head]:
+        ids = [row.record_id for row in scope.rows] if reads.whole_scope else [*reads.record_ids, *mentions]
+        rows = (self._rows[record_id] for record_id in ids if record_id in self._rows)
+        return {row.record_id: _head(row, scope, reads) for row in rows}
+
+    def _equals(self, scope: _Scope, key: int, now: int) -> tuple[Record, ...]:
+        records = (scope.rows[number].record for number in sorted(scope.by_key.get(key, ())))
+        return tuple(r for r in records if r is not None and r.status == "active" and not _expired(r, now))
+
+    def _apply(self, plan: Plan, scope_value: Scope, tokens: dict[str, bytes]) -> None:
+        scope = self._scopes.setdefault(scope_value.key, _Scope(scope_value))
+        if plan.starts is not None:
+            self._generation = Generation(1, *plan.starts, "active")
+        for write in plan.writes:
+            self._write(write, scope, tokens)
+        for record_id in plan.forgets:
+            self._forget(self._rows[record_id])
+        for record_id in plan.mentions:
+            self._rows[record_id].mentioned_by.append(plan.receipt.scope_revision)
+        scope.revision = plan.receipt.scope_revision
+        scope.last_stamp = to_micros(plan.receipt.committed_at)
+        assert plan.request is not None
+        scope.receipts[plan.receipt.operation_id] = StoredReceipt(plan.receipt, plan.request)
+        if plan.mentions:
+            scope.mentions[plan.receipt.operation_id] = plan.mentions
+        self._redact(scope, set(plan.redacts))
+
+    def _write(self, write: Write, scope: _Scope, tokens: dict[str, bytes]) -> None:
+        record = write.record
+        if write.action == "create":
+            row = _Row(len(scope.rows), record.id, scope)
+            scope.rows.append(row)
+            self._rows[record.id] = row
+        row = self._rows[record.id]
+        self._entries += 1
+        row.revisions.append(_Revision(self._entries, record, record.scope_revision))
+        if write.text_changed:
+            scope.by_key[row.key].discard(row.number)
+            row.key = text_key(record.text)
+            scope.by_key[row.key].add(row.number)
+            row.tokens, row.vector = tokens[record.text], write.vector
+        scope.changed.add(row.number)
+
+    def _forget(self, row: _Row) -> None:
+        row.scope.by_key[row.key].discard(row.number)
+        self._redact(row.scope, set(row.mentioned_by))
+        row.forgotten, row.tokens, row.vector, row.key = True, b"", None, 0
+        row.revisions.clear()
+        row.mentioned_by.clear()
+        row.scope.changed.add(row.number)
+
+    def _redact(self, scope: _Scope, revisions: set[int]) -> None:
+        for operation_id, stored in scope.receipts.items() if revisions else ():
+            if stored.receipt.scope_revision in revisions:
+                scope.receipts[operation_id] = StoredReceipt(replace(stored.receipt, redacted=True), _ERASED)
+
+    async def scrub(self) -> None:
+        """Nothing to do: forgotten text is gone from memory with the forget."""
+        self._check_open()
+
+    # --- reads ------------------------------------------------------------------------------------------------
+
+    async def search(self, scope: Scope, search: Search) -> list[Found]:
+        """The best hits, in order."""
+        from vmem_core import indexing
+
+        with self._lock:
+            state = self._scope(scope)
+            if search.recorded_as_of is not None or search.at_scope_revision is not None:
+                return self._search_known(state, search)
+            now = max(read_micros(self._clock), state.last_stamp)
+            query = indexing.index_query(search, self._language, now, self._generation)
+            ranked = indexing.rank(self._index(state), search, query)
+            found = ((state.rows[hit.number].record, hit) for hit in ranked)
+            return [
+                Found(replace(record), hit.score, hit.match, hit.vector_rank, hit.lexical_rank)
+                for record, hit in found
+                if record is not None
+            ]
+
+    def _search_known(self, state: _Scope, search: Search) -> list[Found]:
+        from vmem_core import indexing
+
+        now = self._known_now(state, search)
+        known = [one for row in state.rows if (one := _known(row, search)) is not None]
+        hits = indexing.search_known(known, search, self._language, now, self._generation)
+        return [
+            Found(replace(one.record), hit.score, hit.match, hit.vector_rank, hit.lexical_rank) for one, hit in hits
+        ]
+
+    def _known_now(self, state: _Scope, search: Search) -> int:
+        if search.recorded_as_of is not None:
+            return to_micros(search.recorded_as_of)
+        until = search.at_scope_revision or 0
+        commits = (stored.receipt for stored in state.receipts.values())
+        stamps = [to_micros(r.committed_at) for r in commits if r.scope_revision <= until]
+        kept = (r.record for row in state.rows for r in row.revisions if r.scope_revision <= until)
+        stamps += [to_micros(record.recorded_at) for record in kept if record is not None]
+        return max(stamps, default=0)
+
+    def _index(self, state: _Scope) -> ScopeIndex:
+        from vmem_core import indexing
+        from vmem_core.index import Row, ScopeIndex
+
+        dims = self._generation.dims if self._generation else None
+        if state.index is None or state.index_dims != dims:
+            state.index, state.index_dims = ScopeIndex(dims), dims
+            state.changed = {row.number for row in state.rows}
+        rows, vectors = [], {}
+        for number in sorted(state.changed):
+            row = state.rows[number]
+            record = row.record
+            if record is None:
+                rows.append(Row(number, 0, indexing.FORGOTTEN, 0, None, b"", b""))
+                continue
+            rows.append(indexing.record_row(number, row.revisions[-1].entry, record, row.tokens))
+            if row.vector is not None:
+                vectors[number] = row.vector
+        if rows:
+            state.index.apply(rows, vectors)
+        state.changed.clear()
+        return state.index
+
+    def _scope(self, scope: Scope) -> _Scope:
+        self._check_open()
+        return self._scopes.get(scope.key) or _Scope(scope)
+
+    def _owned(self, scope: Scope, record_id: str) -> _Row | None:
+        self._check_open()
+        row = self._rows.get(record_id)
+        return row if row is not None and row.scope.scope == scope else None
+
+    async def get(self, scope: Scope, record_id: str) -> Record | None:
+        """The current revision, unless expired, forgotten, foreign or unknown."""
+        with self._lock:
+            row = self._owned(scope, record_id)
+            record = row.record if row is not None else None
+            now = max(read_micros(self._clock), self._scope(scope).last_stamp)
+            return None if record is None or _expired(record, now) else replace(record)
+
+    async def history(self, scope: Scope, record_id: str) -> list[Record]:
+        """All kept revisions, oldest first."""
+        with self._lock:
+            row = self._owned(scope, record_id)
+            return [replace(r.record) for r in (row.revisions if row else ()) if r.record is not None]
+
+    async def list(self, scope: Scope, listing: Listing) -> tuple[list[Record], int | None]:
+        """A page, newest creation first, and the number to go on before."""
+        with self._lock:
+            state = self._scope(scope)
+            now = max(read_micros(self._clock), state.last_stamp)
+            before = len(state.rows) if listing.before is None else listing.before
+            page: list[tuple[int, Record]] = []
+            for row in reversed(state.rows[:before]):
+                record = row.record
+                if record is not None and _listed(record, listing, now):
+                    page.append((row.number, replace(record)))
+                if len(page) > listing.limit:
+                    break
+            more = page[listing.limit - 1][0] if len(page) > listing.limit else None
+            return [record for _, record in page[: listing.limit]], more
+
+    async def count(self, scope: Scope) -> int:
+        """How many records are active and unexpired."""
+        with self._lock:
+            state = self._scope(scope)
+            now = max(read_micros(self._clock), state.last_stamp)
+            records = (row.record for row in state.rows)
+            return sum(1 for r in records if r is not None and r.status == "active" and not _expired(r, now))
+
+    async def receipt(self, scope: Scope, operation_id: str) -> Receipt | None:
+        """The receipt of an operation."""
+        with self._lock:
+            stored = self._scope(scope).receipts.get(operation_id)
+            return stored.receipt if stored else None
+
+    async def scope_revision(self, scope: Scope) -> int:
+        """How many operations were committed in the scope."""
+        with self._lock:
+            return self._scope(scope).revision
+
+    async def scopes(self) -> Sequence[Scope]:
+        """Every scope that was ever written to, in the order of their keys."""
+        with self._lock:
+            self._check_open()
+            return [self._scopes[key].scope for key in sorted(self._scopes)]
+
+
+def _expired(record: Record, now: int) -> bool:
+    return record.expires_at is not None and to_micros(record.expires_at) <= now
+
+
+def _listed(record: Record, listing: Listing, now: int) -> bool:
+    return (
+        listing.status in (None, record.status)
+        and listing.kind in (None, record.kind)
+        and listing.origin in (None, record.origin)
+        and not _expired(record, now)
+    )
+
+
+def _head(row: _Row, scope: _Scope, reads: Reads) -> Head:
+    if row.scope is not scope:
+        return Head(row.record_id, owned=False)
+    written = tuple(
+        Written(number, revision.scope_revision, revision.record is not None)
+        for number, revision in enumerate(row.revisions, 1)
+        if reads.revisions
+    )
+    return Head(row.record_id, True, len(row.revisions), row.record, row.forgotten, written)
+
+
+def _known(row: _Row, search: Search) -> tuple[int, int, Record, bytes | None] | None:
+    from vmem_core.indexing import Known
+
+    known = None
+    for revision in row.revisions:
+        if search.at_scope_revision is not None:
+            inside = revision.scope_revision <= search.at_scope_revision
+        else:
+            at = search.recorded_as_of
+            inside = revision.record is None or (at is not None and revision.record.recorded_at <= at)
+        known = revision if inside else known
+    if known is None or known.record is None:
+        return None
+    current = row.record
+    same = current is not None and current.text == known.record.text
+    return Known(row.number, known.entry, known.record, row.vector if same else None)

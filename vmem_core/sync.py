@@ -1,0 +1,113 @@
+"""The sync facade: one background event loop, and the same verbs without ``await``.
+
+Owns the loop's thread and the facade over any object with async verbs. Works in scripts, threads, notebooks and
+inside a running loop (which it blocks meanwhile). Does not own any verb: signatures and docstrings are the
+object's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from vmem_core.errors import UnsupportedError
+
+T = TypeVar("T")
+
+
+class _Background:
+    """An event loop on a daemon thread, made on first use and anew after a fork."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        if self._pid != os.getpid():
+            self._reset()  # the thread did not survive the fork, and its lock may be held for ever
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="vmem-sync", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def call(self, name: str, coroutine: Coroutine[Any, Any, T]) -> T:
+        loop = self.loop()
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise UnsupportedError(
+                f"sync.{name}() was called from the library's own event loop, which it would block for ever; "
+                f"make the callback async and use `await {name}(...)`"
+            )
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C while waiting: what is queued is not applied
+            raise
+
+
+_BACKGROUND = _Background()
+
+
+class Facade:
+    """An object's async verbs as plain methods. Made by :func:`facade`."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what the object does not have comes here; the verbs are methods of the facade's own class.
+        raise AttributeError(f"{type(self._target).__name__}.sync has no {name!r}")
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call("close")
+
+    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        return _BACKGROUND.call(name, getattr(self._target, name)(*args, **kwargs))
+
+    def __repr__(self) -> str:
+        return f"<sync verbs of {type(self._target).__name__}>"
+
+
+def _method(name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(verb)
+    def call(self: Facade, *args: Any, **kwargs: Any) -> Any:
+        return self._call(name, *args, **kwargs)
+
+    # wraps marks nothing as a coroutine function, but keeps the signature, minus the coroutine.
+    call.__signature__ = inspect.signature(verb)  # type: ignore[attr-defined]
+    return call
+
+
+@functools.cache
+def _facade_class(cls: type) -> type[Facade]:
+    verbs = {
+        name: _method(name, verb)
+        for name, verb in inspect.getmembers(cls, inspect.iscoroutinefunction)
+        if not name.startswith("_")
+    }
+    return type(f"Sync{cls.__name__}", (Facade,), {**verbs, "__doc__": f"The verbs of {cls.__name__} without await."})
+
+
+def facade(target: Any) -> Facade:
+    """The sync twin of an object: each public coroutine method, with the same arguments.
+
+    Raises:
+        UnsupportedError: From a method that is called on the library's own loop (in an async callback).
+    """
+    return _facade_class(type(target))(target)

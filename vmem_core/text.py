@@ -1,0 +1,109 @@
+"""Strings: the gate every one passes, digests of what was read, and when two texts are equal.
+
+Owns what counts as a sound string, as a blank one, and the digest and equality rules. Does not own search
+tokens (``tokens.py``) or limits of length (``limits.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+
+from vmem_core.errors import InvalidRequestError
+
+# Letters and symbols that Unicode calls visible but that show nothing: Hangul fillers, the blank Braille pattern.
+_INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+_BLANK_CATEGORIES = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
+
+
+def check_string(value: object, path: str) -> str:
+    """The gate for strings of the host: a ``str`` that every store can hold, returned unchanged.
+
+    Raises:
+        InvalidRequestError: For another type, a NUL character or a lone surrogate, with ``path``.
+
+    >>> check_string("tea", "text")
+    'tea'
+    """
+    if not isinstance(value, str):
+        raise InvalidRequestError(f"must be a string, not {type(value).__name__}", path=path)
+    if "\x00" in value:
+        raise InvalidRequestError("holds a NUL character; remove it", path=path)
+    if not value.isascii():
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError:
+            raise InvalidRequestError("holds a lone surrogate, half of a character; remove it", path=path) from None
+    return value if type(value) is str else str.__str__(value)
+
+
+def check_text(value: object, path: str) -> str:
+    """Like :func:`check_string`, and not blank.
+
+    >>> check_text(" ", "text")
+    Traceback (most recent call last):
+    vmem_core.errors.InvalidRequestError: text: must not be blank
+    """
+    text = check_string(value, path)
+    if is_blank(text):
+        raise InvalidRequestError("must not be blank", path=path)
+    return text
+
+
+def mend_string(value: str) -> str:
+    """The gate for strings of a model, a tool or a message: what no store can hold becomes U+FFFD.
+
+    Surrogates that form a pair become the character they stand for.
+
+    >>> mend_string("ok \\ud83d, \\x00")
+    'ok \ufffd, \ufffd'
+    """
+    if not value.isascii():
+        value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return value.replace("\x00", "\ufffd")
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text shows nothing: white space, control and format characters, invisible letters only.
+
+    >>> is_blank("\u200d\\n"), is_blank("x")
+    (True, False)
+    """
+    if text.isascii():
+        return not text.strip() or not text.strip("".join(map(chr, range(33))) + "\x7f")
+    return all(_shows_nothing(char) for char in text)
+
+
+def _shows_nothing(char: str) -> bool:
+    if char in _INVISIBLE or unicodedata.category(char) in _BLANK_CATEGORIES:
+        return True
+    return "\ufe00" <= char <= "\ufe0f"  # variation selectors only choose how the character before them looks
+
+
+def text_digest(text: str) -> str:
+    """The digest a source carries: ``"sha256:"`` and the hex SHA-256 of the text in UTF-8.
+
+    >>> text_digest("tea")[:15]
+    'sha256:a9f3e8df'
+    """
+    return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def equality_form(text: str) -> str:
+    """Two texts are equal when these forms are: trimmed, NFC, case-folded.
+
+    >>> equality_form(" Tea at 4 ") == equality_form("tea AT 4")
+    True
+    """
+    folded = unicodedata.normalize("NFC", text.strip()).casefold()
+    return unicodedata.normalize("NFC", folded)
+
+
+def text_key(text: str) -> int:
+    """A signed 64-bit hash of the equality form: a fast first look, never the proof that two texts are equal.
+
+    >>> text_key("Tea") == text_key(" tea ")
+    True
+    """
+    digest = hashlib.blake2b(equality_form(text).encode("utf-8"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
