@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -142,6 +143,21 @@ def _swallows(node: ast.AST) -> bool:
 
 def _is_ellipsis(step: ast.stmt) -> bool:
     return isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant) and step.value.value is ...
+
+
+def test_an_adapter_imports_only_what_the_core_exports() -> None:
+    exported = set(importlib.import_module("vmem_core").__all__)
+    inside = []
+    for path in SOURCES:
+        if path.relative_to(ROOT).parts[0] == "vmem_core":
+            continue
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Import):
+                inside += [f"{place(path, node)} {one.name}" for one in node.names if one.name.startswith("vmem_core.")]
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "vmem_core":
+                private = [one.name for one in node.names if node.module != "vmem_core" or one.name not in exported]
+                inside += [f"{place(path, node)} {name}" for name in private]
+    assert not inside
 
 
 def text_files() -> Iterator[Path]:

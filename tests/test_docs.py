@@ -11,6 +11,7 @@ import contextlib
 import doctest
 import importlib
 import io
+import itertools
 import pkgutil
 import re
 import sys
@@ -42,7 +43,7 @@ class Block:
 def blocks(page: str) -> list[Block]:
     fences = list(_FENCE.finditer(page))
     found = []
-    for fence, follower in zip(fences, [*fences[1:], None], strict=True):
+    for fence, follower in itertools.zip_longest(fences, fences[1:]):
         if fence["info"].strip() != "python":
             continue
         output = follower["body"] if follower and follower["info"].strip() == "text output" else None
@@ -77,7 +78,7 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
     run_page(page)
 
 
-@pytest.mark.parametrize("name", modules())
+@pytest.mark.parametrize("name", list(modules()))
 def test_the_examples_in_docstrings_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)

@@ -34,7 +34,8 @@ from vmem_core.session import MemorySession
 from vmem_core.store import Store
 from vmem_core.stores.memory import InMemoryStore
 from vmem_core.stores.sqlite import SqliteStore
-from vmem_core.text import text_digest
+from vmem_core.sync import run_sync
+from vmem_core.text import mend_string, text_digest
 
 __all__ = [
     "UNSET",
@@ -73,5 +74,7 @@ __all__ = [
     "Usage",
     "VmemError",
     "WriteResult",
+    "mend_string",
+    "run_sync",
     "text_digest",
 ]

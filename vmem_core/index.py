@@ -125,29 +125,22 @@ class _Columns:
         self.matrix: Vectors = np.zeros((0, dims), np.float32)
 
     @property
-    def room(self) -> int:
-        return len(self.numbers)
-
-    @property
     def nbytes(self) -> int:
         return sum([getattr(self, name).nbytes for name in self.__slots__])
 
-    def move(self, slots: Integers | slice, room: int) -> None:
-        """Moves the given slots to the front of new arrays with ``room`` for more; all others are gone."""
+    def move(self, slots: Integers | slice, needed: int) -> None:
+        """Moves the given slots to the front of new arrays for ``needed`` and some more; all others are gone."""
         for name in self.__slots__:
             kept = getattr(self, name)[slots]
-            moved = np.empty((room, *kept.shape[1:]), kept.dtype)
+            moved = np.empty((needed + needed // 8 + 8, *kept.shape[1:]), kept.dtype)
             moved[: len(kept)] = kept
             setattr(self, name, moved)
 
     def put_vectors(self, window: slice, held: Mask, matrix: Vectors) -> None:
         """Writes the vectors of new slots: one row of the matrix for each that holds one."""
         self.has_vector[window] = held
-        if len(matrix) == len(held):
-            self.matrix[window] = matrix
-        else:
-            self.matrix[window] = 0.0  # rows of scores are computed for these too, and then masked
-            self.matrix[window][held] = matrix
+        self.matrix[window][~held] = 0.0  # scores are computed for these rows too, and then masked
+        self.matrix[window][held] = matrix
 
 
 class _Postings:
@@ -201,9 +194,10 @@ class _Postings:
 
     def _sort_in(self, hashes: Hashes, slots: Slots, counts: Counts, new_slots: Slots | None = None) -> None:
         """Rebuilds the sorted arrays from themselves, the tail and what is given."""
-        here = np.repeat(self._hashes, np.diff(self._starts)), self._slots, self._counts
-        parts = zip(here, self._unpacked_tail(), (hashes, slots, counts), strict=True)
-        hashes, slots, counts = (np.concatenate(column) for column in parts)
+        tail_hashes, tail_slots, tail_counts = self._unpacked_tail()
+        hashes = np.concatenate([np.repeat(self._hashes, np.diff(self._starts)), tail_hashes, hashes])
+        slots = np.concatenate([self._slots, tail_slots, slots])
+        counts = np.concatenate([self._counts, tail_counts, counts])
         self._tail, self._tail_size = {}, 0
         if new_slots is not None:
             slots = new_slots[slots]
@@ -249,11 +243,11 @@ class ScopeIndex:
     [(1, 'lexical', 1)]
     """
 
-    __slots__ = ("_columns", "_dims", "_facets", "_living", "_norms", "_postings", "_size", "_slot_of", "_tokens")
+    __slots__ = ("_columns", "_facets", "_living", "_norms", "_postings", "_size", "_slot_of", "_tokens", "dims")
 
     def __init__(self, dims: int | None = None, *, hold_vectors: bool = True) -> None:
-        self._dims = (dims or 0) if hold_vectors else 0
-        self._columns = _Columns(self._dims)
+        self.dims = (dims or 0) if hold_vectors else 0
+        self._columns = _Columns(self.dims)
         self._postings, self._facets = _Postings(), _Postings()
         self._size = 0  # slots in use, dead ones too
         self._living = 0
@@ -267,16 +261,15 @@ class ScopeIndex:
         held = self._columns.nbytes + self._postings.nbytes + self._facets.nbytes
         return held + _SLOT_OF_BYTES * len(self._slot_of or ())
 
-    def __len__(self) -> int:
+    @property
+    def records(self) -> int:
         """How many records it holds, retracted and expired ones too."""
         return self._living
 
     @property
     def holds_vectors(self) -> bool:
         """Whether vectors are kept here; else ``search`` wants blocks."""
-        return self._dims > 0
-
-    # ------------------------------------------------------------------------------------------------- changes
+        return self.dims > 0
 
     def apply(self, rows: Sequence[Row], vectors: VectorSource) -> None:
         """Takes records as they are now: all of them into a new index, or those that changed into one that follows.
@@ -316,14 +309,14 @@ class ScopeIndex:
 
     def _vectors_for(self, numbers: list[int], vectors: VectorSource) -> tuple[Mask, Vectors]:
         """Which of the records have a vector, and those vectors in the same order."""
-        if not self._dims or not numbers:
-            return np.zeros(len(numbers), np.bool_), np.zeros((0, self._dims), np.float32)
+        if not self.dims or not numbers:
+            return np.zeros(len(numbers), np.bool_), np.zeros((0, self.dims), np.float32)
         if isinstance(vectors, Mapping):
             held = np.array([number in vectors for number in numbers], np.bool_)
             blobs = [vectors[number] for number in numbers if number in vectors]
-            return held, np.frombuffer(b"".join(blobs), _FLOATS).reshape(len(blobs), self._dims)
+            return held, np.frombuffer(b"".join(blobs), _FLOATS).reshape(len(blobs), self.dims)
         given, matrix = np.asarray(vectors[0]).tolist(), np.asarray(vectors[1], np.float32)
-        matrix = matrix.reshape(len(given), self._dims)
+        matrix = matrix.reshape(len(given), self.dims)
         if given == numbers:  # a whole build: nothing to gather
             return np.ones(len(numbers), np.bool_), matrix
         place_of = {number: place for place, number in enumerate(given)}
@@ -335,8 +328,8 @@ class ScopeIndex:
             return
         begin, end = self._size, self._size + len(rows)
         columns = self._columns
-        if end > columns.room:
-            columns.move(slice(0, begin), _room_for(end))
+        if end > len(columns.numbers):
+            columns.move(slice(0, begin), end)
         numbers = [row.number for row in rows]
         columns.numbers[begin:end] = numbers
         columns.entries[begin:end] = [row.entry for row in rows]
@@ -358,10 +351,8 @@ class ScopeIndex:
         new_slots[living] = np.arange(len(living), dtype=np.int32)
         self._postings.keep(new_slots)
         self._facets.keep(new_slots)
-        self._columns.move(living, _room_for(len(living)))
+        self._columns.move(living, len(living))
         self._size, self._slot_of = len(living), None
-
-    # ------------------------------------------------------------------------------------------------ searches
 
     def search(self, query: Query, blocks: Blocks | None = None) -> list[Ranked]:
         """The best records for a query: a list by vector and a list by text, fused.
@@ -379,21 +370,14 @@ class ScopeIndex:
             by_vector = self._best_by_vector(query, visible)
         entries = self._columns.entries
         fused = fuse(entries[by_vector].tolist(), entries[by_text].tolist(), query.top_k)
-        number_of = self._numbers_by_entry(by_vector) | self._numbers_by_entry(by_text)
-        return [
-            Ranked(number_of[entry], entry, score, _match(by_vector_at, by_text_at), by_vector_at, by_text_at)
-            for entry, score, by_vector_at, by_text_at in fused
-        ]
+        number_of = self._numbers_by_entry(np.concatenate([by_vector, by_text]))
+        return [Ranked(number_of[hit.entry], hit.entry, hit.score, hit.match, *hit[2:]) for hit in fused]
 
     def recent(self, query: Query) -> list[Ranked]:
         """The ``top_k`` records changed last, newest first; the query's filters count, its words and vector do not."""
         entries = self._columns.entries[: self._size]
-        newest = top(entries, entries, self._visible(query), query.top_k)
-        numbers = self._columns.numbers[newest].tolist()
-        return [
-            Ranked(number, entry, 0.0, "recent", None, None)
-            for number, entry in zip(numbers, entries[newest].tolist(), strict=True)
-        ]
+        newest = self._numbers_by_entry(top(entries, entries, self._visible(query), query.top_k))
+        return [Ranked(number, entry, 0.0, "recent", None, None) for entry, number in newest.items()]
 
     def _numbers_by_entry(self, slots: Integers) -> dict[int, int]:
         columns = self._columns
@@ -429,7 +413,7 @@ class ScopeIndex:
         return top(scores, self._columns.entries[: self._size], visible & (scores > 0), query.list_depth)
 
     def _best_by_vector(self, query: Query, visible: Mask) -> Integers:
-        if query.vector is None or not self._dims:
+        if query.vector is None or not self.dims:
             return np.zeros(0, np.int64)
         matrix, entries = self._columns.matrix[: self._size], self._columns.entries[: self._size]
         wanted = visible & self._columns.has_vector[: self._size]
@@ -463,16 +447,6 @@ def _post(postings: _Postings, blobs: list[bytes], first_slot: int) -> list[int]
     return lengths
 
 
-def _room_for(slots: int) -> int:
-    return slots + slots // 8 + 8
-
-
-def _match(vector_rank: int | None, lexical_rank: int | None) -> str:
-    if vector_rank is None:
-        return "lexical"
-    return "vector" if lexical_rank is None else "hybrid"
-
-
 class IndexCache:
     """Indexes by key, within a limit of bytes; the one used least recently leaves first.
 
@@ -495,10 +469,6 @@ class IndexCache:
         """Bytes of all indexes, each as measured when it was last put."""
         return self._held
 
-    def __len__(self) -> int:
-        """How many indexes it holds."""
-        return len(self._indexes)
-
     def fits(self, records: int, dims: int | None) -> bool:
         """Whether the vectors of so many records are within the limit; else build with ``hold_vectors=False``."""
         return records * (dims or 0) * _FLOATS.itemsize <= self.limit
@@ -514,15 +484,14 @@ class IndexCache:
     def put(self, key: Hashable, index: ScopeIndex) -> None:
         """Keeps an index; to be called again after ``apply``, so that its growth counts.
 
-        One that exceeds the limit on its own is not kept if it holds vectors; without them it is kept alone, since
-        its postings cost more to build than to hold.
+        One whose vectors no longer fit is not kept, so that the next read builds it without. Any other is, if need be
+        alone and a little beyond the limit: building it for every read would cost more than its postings take.
         """
         self.discard(key)
-        size = index.nbytes
-        if size > self.limit and index.holds_vectors:
+        if not self.fits(index.records, index.dims):
             return
-        self._indexes[key] = (index, size)
-        self._held += size
+        self._indexes[key] = (index, index.nbytes)
+        self._held += self._indexes[key][1]
         while self._held > self.limit and len(self._indexes) > 1:
             self.discard(next(iter(self._indexes)))
 

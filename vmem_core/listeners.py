@@ -6,17 +6,16 @@ stands.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from vmem_core.errors import InvalidRequestError
+from vmem_core.logs import LOG
 from vmem_core.models import call
 from vmem_core.plan import Forgotten
 from vmem_core.records import Scope
 from vmem_core.results import ForgetEvent, Redaction
 
-Listener = Callable[[ForgetEvent], None | Awaitable[None]]
-_LOG = logging.getLogger("vmem_core")
+Listener = Callable[[ForgetEvent], Awaitable[None] | None]
 
 
 def check_listeners(listeners: object) -> tuple[Listener, ...]:
@@ -53,8 +52,8 @@ async def tell(
 async def _succeeds(listener: Listener, event: ForgetEvent) -> bool:
     try:
         await call(listener, event)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a host's code raises, the forget stands
         # Only the class: the listener's message may quote what it was to redact.
-        _LOG.error("an on_forget listener failed with %s; call forget again to run it again", type(error).__name__)
+        LOG.error("an on_forget listener failed with %s; call forget again to run it again", type(error).__name__)
         return False
     return True

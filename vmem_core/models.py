@@ -80,7 +80,8 @@ async def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
     The callable's own exception reaches the caller as it is.
     """
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):
+    # An object that is called has its coroutine function on its class.
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         return await function(*args, **kwargs)
     result = await asyncio.to_thread(function, *args, **kwargs)
     return await result if inspect.isawaitable(result) else result

@@ -135,7 +135,7 @@ def _settle_vectors(vectors: Vectors | None, snapshot: Snapshot, writes: Sequenc
     check_generation(snapshot.generation, vectors.model, vectors.dims)
     changed = [write for write in writes if write.text_changed]
     missing = sum(1 for write in changed if write.vector is None)
-    starts = snapshot.generation is None and missing < len(changed)
+    starts = snapshot.generation is None and any(write.vector is not None for write in writes)
     return {
         "starts": (vectors.model, vectors.dims) if starts else None,
         "notes": (Note("not_embedded", missing),) if missing else (),
@@ -343,9 +343,8 @@ class Revise(_OnRecord):
         if not self.given and record.status == "active":
             raise InvalidRequestError("nothing to change is given; name at least one field", path="revise")
         revised = self.next_revision(record, snapshot, status="active", **self._changed(record, snapshot.now))
-        changed = revised.text != record.text
-        vector = self.vectors.of(revised.text) if changed and self.vectors else None
-        writes = (Write("revise", revised, changed, vector),)
+        vector = self.vectors.of(revised.text) if self.vectors else None
+        writes = (Write("revise", revised, revised.text != record.text, vector),)
         settled = _settle_vectors(self.vectors, snapshot, writes)
         return self.committed(snapshot, _changes(writes), settled["notes"], writes=writes, starts=settled["starts"])
 
@@ -483,4 +482,3 @@ class ForgetScope(Operation):
         gone = {change.record_id for change in receipt.changes}
         met = (_meet(record_id, head) for record_id, head in snapshot.heads.items() if record_id in gone)
         return Plan(receipt, forgotten=tuple(one for one in met if one.already))
-

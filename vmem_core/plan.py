@@ -133,8 +133,8 @@ class Write:
     Args:
         action: What happens to the record.
         record: The new revision, stamped.
-        text_changed: Whether search tokens must be made anew. If not, the record keeps them, and its vector.
-        vector: The vector of a changed text; None: it is found by text only.
+        text_changed: Whether search tokens must be made anew, and the old vector must go.
+        vector: The vector of the text. None: an unchanged text keeps the one it has, a changed one has none.
     """
 
     action: Literal["create", "revise", "retract"]

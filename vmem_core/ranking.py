@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating[Any]]
 Vectors = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -31,6 +30,13 @@ class Fused(NamedTuple):
     vector_rank: int | None
     lexical_rank: int | None
 
+    @property
+    def match(self) -> str:
+        """Which list found it: ``"vector"``, ``"lexical"``, or ``"hybrid"`` for both."""
+        if self.vector_rank is None:
+            return "lexical"
+        return "vector" if self.lexical_rank is None else "hybrid"
+
 
 def fuse(vector_list: Sequence[int], lexical_list: Sequence[int], top_k: int) -> list[Fused]:
     """Reciprocal rank fusion (Cormack, Clarke, Büttcher, SIGIR 2009): the sum of 1 / (60 + rank) over the lists.
@@ -46,15 +52,14 @@ def fuse(vector_list: Sequence[int], lexical_list: Sequence[int], top_k: int) ->
     >>> [(hit.entry, hit.vector_rank, hit.lexical_rank) for hit in fuse([7, 5], [5, 9], 3)]
     [(5, 2, 1), (7, 1, None), (9, None, 2)]
     """
-    by_vector = {entry: rank for rank, entry in enumerate(vector_list, 1)}
-    by_text = {entry: rank for rank, entry in enumerate(lexical_list, 1)}
-    fused = []
-    for entry in by_vector | by_text:
-        ranks = by_vector.get(entry), by_text.get(entry)
-        score = sum([1.0 / (RRF_K + rank) for rank in ranks if rank is not None])
-        fused.append(Fused(entry, score, *ranks))
-    fused.sort(key=lambda hit: (-hit.score, -hit.entry))
-    return fused[:top_k]
+    vector_ranks = {entry: rank for rank, entry in enumerate(vector_list, 1)}
+    lexical_ranks = {entry: rank for rank, entry in enumerate(lexical_list, 1)}
+    scores: dict[int, float] = {}
+    for ranks in (vector_ranks, lexical_ranks):
+        for entry, rank in ranks.items():
+            scores[entry] = scores.get(entry, 0.0) + 1.0 / (RRF_K + rank)
+    best = sorted(scores, key=lambda entry: (scores[entry], entry), reverse=True)[:top_k]
+    return [Fused(entry, scores[entry], vector_ranks.get(entry), lexical_ranks.get(entry)) for entry in best]
 
 
 def idf(documents: int, holding: int) -> float:
@@ -149,7 +154,7 @@ def top(scores: npt.NDArray[Any], entries: Integers, mask: Mask, depth: int) -> 
         scores: Shape (n,), no NaN where ``mask`` is true.
         entries: Shape (n,), no two equal.
         mask: Shape (n,), the places that may be chosen.
-        depth: How many to return at most.
+        depth: How many to return at most, 1 or more.
 
     >>> scores, entries = np.array([1.0, 3.0, 1.0, 9.0]), np.array([1, 2, 3, 4])
     >>> top(scores, entries, np.array([True, True, True, False]), 2).tolist()

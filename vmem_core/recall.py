@@ -6,12 +6,12 @@ Owns the checks of a query's arguments and when the query is embedded. Does not 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from vmem_core import models
 from vmem_core.errors import InvalidRequestError
 from vmem_core.records import KINDS, Scope, check_metadata
-from vmem_core.results import Hit, Hits
+from vmem_core.results import Hit, Hits, Match
 from vmem_core.store import MOST_RESULTS, Search, Store
 from vmem_core.text import check_string, is_blank
 from vmem_core.values import check_choice, check_instant, check_integer
@@ -70,4 +70,4 @@ async def recall(store: Store, scope: Scope, search: Search, embedder: Any) -> H
         if generation is not None:
             search = search.with_vector(await models.embed_query(embedder, search.text))
     found = await store.search(scope, search)
-    return Hits(Hit(f.record, f.score, f.match, f.vector_rank, f.lexical_rank) for f in found)
+    return Hits(Hit(f.record, f.score, cast(Match, f.match), f.vector_rank, f.lexical_rank) for f in found)

@@ -72,7 +72,9 @@ class Scope(Value):
     def __post_init__(self) -> None:
         given = [check_optional_text(getattr(self, item.name), f"scope.{item.name}") for item in fields(self)]
         if not any(given):
-            raise InvalidRequestError("needs at least one of user_id, agent_id, run_id, actor_id, chat_id", path="scope")
+            raise InvalidRequestError(
+                "needs at least one of user_id, agent_id, run_id, actor_id, chat_id", path="scope"
+            )
 
     @property
     def key(self) -> str:
@@ -128,7 +130,9 @@ class Source(Value):
         check_choice(self.kind, SOURCE_KINDS, "source.kind")
         digest = check_string(self.digest, "source.digest")
         if len(digest) != 71 or not digest.startswith("sha256:") or not _HEX.issuperset(digest[7:]):
-            raise InvalidRequestError("must be 'sha256:' and 64 hex digits; use text_digest(text)", path="source.digest")
+            raise InvalidRequestError(
+                "must be 'sha256:' and 64 hex digits; use text_digest(text)", path="source.digest"
+            )
         for name in ("message_id", "chat_id", "run_id", "tool_call_id", "tool_name", "uri"):
             if (value := getattr(self, name)) is not None:
                 check_text(value, f"source.{name}")

@@ -24,9 +24,7 @@ from vmem_core.values import (
     single,
 )
 
-Verb = Literal[
-    "remember", "remember_many", "extract", "revise", "retract", "forget", "forget_scope", "import"
-]
+Verb = Literal["remember", "remember_many", "extract", "revise", "retract", "forget", "forget_scope", "import"]
 Action = Literal["create", "revise", "retract", "forget"]
 Match = Literal["vector", "lexical", "hybrid", "recent"]
 Redaction = Literal["complete", "failed", "none"]
@@ -123,17 +121,20 @@ class WriteResult(Value):
         records: The revisions written, created and revised first in the order given, then retracted; on a replay
             those still present.
         conflict_retries: How often a plan was made again because another writer came first.
+        present: Records that were met but not written: one of equal text, or one that was retracted already.
     """
 
     receipt: Receipt
     replayed: bool = False
     records: tuple[Record, ...] = ()
     conflict_retries: int = 0
+    present: tuple[Record, ...] = ()
 
-    _decoders: ClassVar[Any] = {"receipt": single(Receipt), "records": many(Record)}
+    _decoders: ClassVar[Any] = {"receipt": single(Receipt), "records": many(Record), "present": many(Record)}
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", check_values(self.records, Record, "records"))
+        object.__setattr__(self, "present", check_values(self.present, Record, "present"))
         check_integer(self.conflict_retries, "conflict_retries", least=0)
 
     def _repr_html_(self) -> str:

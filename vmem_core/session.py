@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from vmem_core import cursors, listeners, models, recall, sync, tracing
 from vmem_core.errors import InvalidRequestError
@@ -19,14 +19,13 @@ from vmem_core.operations import (
     UNSET,
     Forget,
     ForgetScope,
-    Operation,
     Remember,
     RememberMany,
     Retract,
     Revise,
     Unset,
 )
-from vmem_core.plan import Outcome, Vectors
+from vmem_core.plan import Outcome
 from vmem_core.records import (
     KINDS,
     ORIGINS,
@@ -146,7 +145,7 @@ class MemorySession:
             metadata: A JSON object.
             ttl: How long until it expires.
             supersede: ``"add"``: whatever is there already. ``"skip_equal"``: unless an active record has an equal
-                text, which is then the answer's receipt note ``already_stored``.
+                text, which is then met (``present``, and the note ``already_stored``) instead of a new record.
             operation_id: Makes a retry apply once.
 
         Raises:
@@ -164,7 +163,7 @@ class MemorySession:
                 **self._operation(operation_id),
                 drafts=(draft,),
                 ids=(self._record_id(draft),),
-                origin=check_choice(origin, ORIGINS, "origin"),
+                origin=_check_origin(origin),
                 skip_equal=mode == "skip_equal",
                 request_extra={"supersede": "default" if mode == "add" else mode},
             )
@@ -194,7 +193,7 @@ class MemorySession:
                 **self._operation(operation_id),
                 drafts=checked,
                 ids=tuple(self._record_id(draft) for draft in checked),
-                origin=check_choice(origin, ORIGINS, "origin"),
+                origin=_check_origin(origin),
             )
             outcome = await self._write(operation, operation_id)
             span.record(records=len(outcome.records), generation=self._generation_number())
@@ -205,12 +204,12 @@ class MemorySession:
         record_id: str,
         *,
         text: str | Unset = UNSET,
-        kind: Kind | None | Unset = UNSET,
-        importance: float | None | Unset = UNSET,
-        metadata: Mapping[str, Any] | None | Unset = UNSET,
-        ttl: timedelta | None | Unset = UNSET,
-        links: Sequence[Link] | None | Unset = UNSET,
-        sources: Sequence[Source] | None | Unset = UNSET,
+        kind: Kind | Unset | None = UNSET,
+        importance: float | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | Unset | None = UNSET,
+        ttl: timedelta | Unset | None = UNSET,
+        links: Sequence[Link] | Unset | None = UNSET,
+        sources: Sequence[Source] | Unset | None = UNSET,
         origin: Origin | Unset = UNSET,
         expected_revision: int | None = None,
         by_model: bool = False,
@@ -458,12 +457,14 @@ class MemorySession:
         mode = "add" if supersede is None else check_choice(supersede, _SUPERSEDES, "supersede")
         if mode == "reconcile":
             raise InvalidRequestError('"reconcile" needs a session with an llm; use "add"', path="supersede")
-        return mode  # type: ignore[return-value]
+        return cast(Supersede, mode)
 
     def _check_drafts(self, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
         checked = check_values(drafts, Draft, "drafts")
         if len(checked) > MOST_DRAFTS:
-            raise InvalidRequestError(f"has {len(checked)} items, at most {MOST_DRAFTS} are taken at once", path="drafts")
+            raise InvalidRequestError(
+                f"has {len(checked)} items, at most {MOST_DRAFTS} are taken at once", path="drafts"
+            )
         seen: set[str] = set()
         for index, draft in enumerate(checked):
             self._limits.check_draft(draft, f"drafts[{index}].")
@@ -496,5 +497,9 @@ class MemorySession:
         return None if generation is None else generation.number
 
 
+def _check_origin(origin: object) -> Origin:
+    return cast(Origin, check_choice(origin, ORIGINS, "origin"))
+
+
 def _write_result(outcome: Outcome) -> WriteResult:
-    return WriteResult(outcome.receipt, outcome.replayed, outcome.records)
+    return WriteResult(outcome.receipt, outcome.replayed, outcome.records, present=outcome.present)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome
 from vmem_core.records import Record, Scope
-from vmem_core.results import Generation, Match, Receipt
+from vmem_core.results import Generation, Receipt
 from vmem_core.values import check_choice
 
 MOST_RESULTS = 1_000
@@ -86,7 +86,7 @@ class Found:
 
     record: Record
     score: float
-    match: Match
+    match: str
     vector_rank: int | None
     lexical_rank: int | None
 

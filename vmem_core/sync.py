@@ -68,14 +68,14 @@ class Facade:
         self._target = target
 
     def __getattr__(self, name: str) -> Any:
-        # Only what the object does not have comes here; the verbs are methods of the facade's own class.
-        raise AttributeError(f"{type(self._target).__name__}.sync has no {name!r}")
+        # The verbs are methods of the facade's own class; here come the object's other public attributes.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        value = getattr(self._target, name)
+        return facade(value) if _verbs_of(value) else value
 
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._call("close")
+    def __dir__(self) -> list[str]:
+        return [*_verbs_of(self._target), *(name for name in dir(self._target) if not name.startswith("_"))]
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return _BACKGROUND.call(name, getattr(self._target, name)(*args, **kwargs))
@@ -94,13 +94,21 @@ def _method(name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _verbs_of(target: object) -> dict[str, Callable[..., Any]]:
+    cls: Any = type(target)
+    return _verbs(cls)
+
+
 @functools.cache
-def _facade_class(cls: type) -> type[Facade]:
-    verbs = {
-        name: _method(name, verb)
-        for name, verb in inspect.getmembers(cls, inspect.iscoroutinefunction)
-        if not name.startswith("_")
-    }
+def _verbs(cls: Any) -> dict[str, Callable[..., Any]]:
+    """The public coroutine methods of a class."""
+    found = inspect.getmembers(cls, inspect.iscoroutinefunction)
+    return {name: verb for name, verb in found if not name.startswith("_")}
+
+
+@functools.cache
+def _facade_class(cls: Any) -> type[Facade]:
+    verbs = {name: _method(name, verb) for name, verb in _verbs(cls).items()}
     return type(f"Sync{cls.__name__}", (Facade,), {**verbs, "__doc__": f"The verbs of {cls.__name__} without await."})
 
 
@@ -110,4 +118,22 @@ def facade(target: Any) -> Facade:
     Raises:
         UnsupportedError: From a method that is called on the library's own loop (in an async callback).
     """
-    return _facade_class(type(target))(target)
+    cls: Any = type(target)
+    return _facade_class(cls)(target)
+
+
+def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end on the library's own loop, from any thread, also inside a running loop.
+
+    Args:
+        coroutine: It may await anything that is not bound to another loop. Context variables are those of the caller.
+
+    Raises:
+        UnsupportedError: If called on the library's own loop, which it would block for ever.
+
+    >>> async def one() -> int:
+    ...     return 1
+    >>> run_sync(one())
+    1
+    """
+    return _BACKGROUND.call(getattr(coroutine, "__name__", "run_sync"), coroutine)

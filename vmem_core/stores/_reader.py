@@ -120,17 +120,15 @@ class Reader:
         hits = indexing.search_known(known, search, self._language, now, state.generation)
         return [Found(one.record, h.score, h.match, h.vector_rank, h.lexical_rank) for one, h in hits]
 
-    def list(
-        self, connection: sqlite3.Connection, scope: Scope, listing: Listing
-    ) -> tuple[list[Record], int | None]:
+    def list(self, connection: sqlite3.Connection, scope: Scope, listing: Listing) -> tuple[list[Record], int | None]:
         """A page, newest creation first, and the number to go on before."""
         state = load_state(connection, scope)
         low, high = state.numbers
         if state.scope_id is not None and listing.before is not None:
             high = low + listing.before - 1
         now = max(read_micros(self._clock), state.last_stamp)
-        kind = None if listing.kind is None else KINDS.index(listing.kind)  # type: ignore[arg-type]
-        origin = None if listing.origin is None else ORIGINS.index(listing.origin)  # type: ignore[arg-type]
+        kind = None if listing.kind is None else KINDS.index(listing.kind)
+        origin = None if listing.origin is None else ORIGINS.index(listing.origin)
         status = None if listing.status is None else int(listing.status == "active")
         values = (low, high, now, kind, kind, origin, origin, status, status, listing.limit + 1)
         rows = connection.execute(_sql.LIST, values).fetchall()

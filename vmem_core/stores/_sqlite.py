@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import aiosqlite
 import tenacity
@@ -36,6 +36,14 @@ from vmem_core.tokens import DEFAULT_LANGUAGE, TOKENIZER_VERSION
 T = TypeVar("T")
 _LARGEST_GROUP: Final = 64  # operations that share a commit
 _JOIN_SECONDS: Final = 60.0
+
+
+class _Applied(NamedTuple):
+    """An operation that stands once its group is committed."""
+
+    plan: Plan
+    outcome: Outcome
+    generation: Generation | None
 
 
 class _Job:
@@ -76,8 +84,8 @@ class _Connection(aiosqlite.Connection):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(function(self.opened()))
-                except BaseException as error:  # handed to the caller, whatever it is
-                    future.set_exception(error)
+                except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is
+                    future.set_exception(translate(error))
 
         self.run(settle)
         return future
@@ -146,7 +154,7 @@ class Engine:
 
     def write(self, function: Callable[[sqlite3.Connection], T]) -> Future[T]:
         """Queue a function on the writing connection, outside any transaction."""
-        return self._writer_connection.submit(translating(function))
+        return self._writer_connection.submit(function)
 
     def read(self, function: Callable[[sqlite3.Connection, Reader], T]) -> Future[T]:
         """Queue a function on the reading connection, in one snapshot of the file."""
@@ -159,7 +167,7 @@ class Engine:
             finally:
                 connection.execute("rollback")
 
-        return self._reader_connection.submit(translating(snapshot))
+        return self._reader_connection.submit(snapshot)
 
     def stop(self) -> None:
         """Run what is queued, close both connections, end both threads."""
@@ -192,7 +200,7 @@ class Engine:
             connection = self._writer_connection.opened()
             tokens = [self._tokens(operation) for operation in operations]
             connection.execute("begin immediate")
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - handed to every caller
             return [translate(error)] * len(operations)
         try:
             results = [
@@ -202,7 +210,7 @@ class Engine:
             self._probe("before commit")
             connection.execute("commit")
             self._probe("after commit")
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - handed to every caller
             if connection.in_transaction:
                 connection.execute("rollback")
             return [translate(error)] * len(operations)
@@ -214,7 +222,7 @@ class Engine:
 
     def _one(
         self, connection: sqlite3.Connection, operation: Operation, tokens: dict[str, bytes], *, alone: bool
-    ) -> tuple[Plan, Outcome] | BaseException:
+    ) -> _Applied | BaseException:
         """One operation inside the group's transaction; its error undoes only what it did itself."""
         if not alone:
             connection.execute("savepoint operation")
@@ -236,23 +244,25 @@ class Engine:
             return translate(error)
         if not alone:
             connection.execute("release operation")
-        return plan, outcome
+        return _Applied(plan, outcome, loaded.state.generation)
 
     def _after_commit(
-        self, connection: sqlite3.Connection, results: list[tuple[Plan, Outcome] | BaseException]
+        self, connection: sqlite3.Connection, results: list[_Applied | BaseException]
     ) -> list[Outcome | BaseException]:
-        plans = [result[0] for result in results if not isinstance(result, BaseException)]
-        if any(plan.starts for plan in plans):
-            self._see_generation(connection)
-        self._scrub_owed = self._scrub_owed or any(plan.forgets for plan in plans)
+        applied = [result for result in results if isinstance(result, _Applied)]
+        for one in applied:
+            self.generation = one.generation
+        self._scrub_owed = self._scrub_owed or any(one.plan.forgets for one in applied)
         if self._scrub_owed:
             self._scrub_owed = not truncate_log(connection)
         clean = not self._scrub_owed
-        return [r if isinstance(r, BaseException) else replace(r[1], scrubbed=clean) for r in results]
+        return [replace(r.outcome, scrubbed=clean) if isinstance(r, _Applied) else r for r in results]
 
-    def _see_generation(self, connection: sqlite3.Connection) -> None:
+    def see_generation(self, connection: sqlite3.Connection) -> Generation | None:
+        """The active generation, read from the file and kept as the one last seen."""
         row = connection.execute(_sql.ACTIVE_GENERATION).fetchone()
-        self.generation = None if row is None else Generation(*row, "active")
+        self.generation = None if row is None else Generation(row[0], row[1], row[2], "active")
+        return self.generation
 
     def scrub(self, connection: sqlite3.Connection) -> None:
         """VACUUM and truncate the log; waits for readers up to the busy timeout."""
@@ -278,7 +288,7 @@ class Engine:
             set_up(connection, self.asked_language)
             self._language = _setting(connection, "language")
             self._reader = self._reader or Reader(self.clock, self._language, self._cache_bytes)
-            self._see_generation(connection)
+            self.see_generation(connection)
         except BaseException:
             connection.close()
             raise
@@ -373,7 +383,8 @@ def _check_language(connection: sqlite3.Connection, language: str | None) -> Non
     kept = _setting(connection, "language")
     if language is not None and language != kept:
         raise InvalidRequestError(
-            f"the store's language is {kept!r}, {language!r} was given; leave it out or give the store's", path="language"
+            f"the store's language is {kept!r}, {language!r} was given; leave it out or give the store's",
+            path="language",
         )
 
 
@@ -390,14 +401,17 @@ def _tokenize_again(connection: sqlite3.Connection) -> None:
 
 
 def truncate_log(connection: sqlite3.Connection, wait: timedelta = timedelta(0)) -> bool:
-    """Move the log into the file and cut it to nothing; False if a reader holds it for longer than ``wait``."""
+    """Move the log into the file and cut it to nothing.
+
+    Returns:
+        False if it could not be done now, most likely because a reader held the log for longer than ``wait``. What
+        was committed stands all the same, and the caller knows that a scrub is owed.
+    """
     before = connection.execute("pragma busy_timeout").fetchone()[0]
     connection.execute(f"pragma busy_timeout = {int(wait.total_seconds() * 1000)}")
     try:
         return bool(connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0] == 0)
-    except sqlite3.OperationalError as error:
-        if not _is_busy(error):
-            raise
+    except sqlite3.OperationalError:
         return False
     finally:
         connection.execute(f"pragma busy_timeout = {before}")
@@ -431,22 +445,10 @@ def translate(error: BaseException) -> BaseException:
     if isinstance(error, VmemError) or not isinstance(error, sqlite3.Error):
         return error
     meaning, retryable = _MEANINGS.get(
-        _primary_code(error) or 0, ("the file cannot be used as a store; check that only this library writes vmem_*", False)
+        _primary_code(error) or 0,
+        ("the file cannot be used as a store; check that only this library writes vmem_*", False),
     )
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     translated = StoreUnavailableError(f"{meaning} ({name})", retryable=retryable)
     translated.__cause__ = error
     return translated
-
-
-def translating(function: Callable[[sqlite3.Connection], T]) -> Callable[[sqlite3.Connection], T]:
-    """The function, with our errors for the driver's."""
-
-    def call(connection: sqlite3.Connection) -> T:
-        try:
-            return function(connection)
-        except sqlite3.Error as error:
-            raise translate(error) from error
-
-    return call
-

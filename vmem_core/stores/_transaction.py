@@ -127,9 +127,7 @@ def _written(
     return written
 
 
-def _equals(
-    connection: sqlite3.Connection, scope: Scope, key: int, state: ScopeState, now: int
-) -> tuple[Record, ...]:
+def _equals(connection: sqlite3.Connection, scope: Scope, key: int, state: ScopeState, now: int) -> tuple[Record, ...]:
     rows = connection.execute(_sql.EQUAL_TEXTS, (key, *state.numbers, now)).fetchall()
     return tuple(_record(scope, row) for row in rows)
 
@@ -277,12 +275,8 @@ def replay(connection: sqlite3.Connection, operation: Operation, clock: Clock) -
     return outcome(connection, operation.decide(loaded.snapshot))
 
 
-def active_generation(connection: sqlite3.Connection) -> Generation | None:
-    """The active generation, if any vector was ever stored."""
-    row = connection.execute(_sql.ACTIVE_GENERATION).fetchone()
-    return None if row is None else Generation(*row, "active")
-
-
 def scopes(connection: sqlite3.Connection) -> list[Scope]:
     """Every scope that was ever written to, in the order of their keys."""
-    return [_sql.load_scope(row[0]) for row in connection.execute("select scope_key from vmem_scopes order by scope_key")]
+    return [
+        _sql.load_scope(row[0]) for row in connection.execute("select scope_key from vmem_scopes order by scope_key")
+    ]

@@ -26,6 +26,7 @@ from vmem_core.values import from_micros, to_micros
 
 if TYPE_CHECKING:
     from vmem_core.index import ScopeIndex
+    from vmem_core.indexing import Known
 
 _ERASED = StoredRequest(b"", b"")
 
@@ -229,7 +230,9 @@ class InMemoryStore:
             scope.by_key[row.key].discard(row.number)
             row.key = text_key(record.text)
             scope.by_key[row.key].add(row.number)
-            row.tokens, row.vector = tokens[record.text], write.vector
+            row.tokens, row.vector = tokens[record.text], None
+        if write.vector is not None:
+            row.vector = write.vector
         scope.changed.add(row.number)
 
     def _forget(self, row: _Row) -> None:
@@ -401,7 +404,7 @@ def _head(row: _Row, scope: _Scope, reads: Reads) -> Head:
     return Head(row.record_id, True, len(row.revisions), row.record, row.forgotten, written)
 
 
-def _known(row: _Row, search: Search) -> tuple[int, int, Record, bytes | None] | None:
+def _known(row: _Row, search: Search) -> Known | None:
     from vmem_core.indexing import Known
 
     known = None

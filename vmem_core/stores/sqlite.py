@@ -36,9 +36,8 @@ class _Generations:
 
     async def active(self) -> Generation | None:
         """The active generation, or None if no vector was ever stored."""
-        from vmem_core.stores import _transaction
-
-        return await self._store._read(lambda connection, _: _transaction.active_generation(connection))
+        engine = self._store._opened()
+        return await asyncio.wrap_future(engine.read(lambda connection, _: engine.see_generation(connection)))
 
 
 class SqliteStore:
@@ -75,11 +74,9 @@ class SqliteStore:
         index_cache_bytes: int = 256 * 2**20,
     ) -> None:
         self._path = _check_path(path)
-        if not isinstance(busy_timeout, timedelta) or busy_timeout < timedelta(0):
-            raise InvalidRequestError("must be a timedelta of zero or more", path="busy_timeout")
         self._clock = check_clock(clock)
         self._language = check_language(language)
-        self._busy_timeout = busy_timeout
+        self._busy_timeout = _check_timeout(busy_timeout)
         self._cache_bytes = check_integer(index_cache_bytes, "index_cache_bytes", least=0)
         self._probe: Callable[[str], None] = _no_probe
         self._lock = threading.Lock()
@@ -115,9 +112,9 @@ class SqliteStore:
     def _opened(self) -> Engine:
         """The engine of this process: made on first use, and anew in a forked child."""
         engine = self._engine
-        if engine is not None and engine.pid == os.getpid() and not self._closed:
-            return engine
-        if engine is not None and engine.pid != os.getpid():
+        if engine is not None:
+            if engine.pid == os.getpid():
+                return engine
             self._leave_parent()
         with self._lock:
             if self._closed:
@@ -185,9 +182,7 @@ class SqliteStore:
         """All kept revisions, oldest first."""
         from vmem_core.stores import _transaction
 
-        found: list[Record] = await self._read(
-            lambda connection, _: _transaction.history(connection, scope, record_id)
-        )
+        found: list[Record] = await self._read(lambda connection, _: _transaction.history(connection, scope, record_id))
         return found
 
     async def list(self, scope: Scope, listing: Listing) -> tuple[Sequence[Record], int | None]:
@@ -244,6 +239,12 @@ def _no_probe(step: str) -> None:
     """Tests put another in its place."""
 
 
+def _check_timeout(value: object) -> timedelta:
+    if not isinstance(value, timedelta) or value < timedelta(0):
+        raise InvalidRequestError("must be a timedelta of zero or more", path="busy_timeout")
+    return value
+
+
 def _check_path(path: object) -> str:
     try:
         text = os.fspath(path)  # type: ignore[call-overload]
@@ -252,5 +253,7 @@ def _check_path(path: object) -> str:
     if not isinstance(text, str) or not text or "\x00" in text:
         raise InvalidRequestError("must be a path as a str that is not empty", path="path")
     if text == ":memory:" or text.startswith("file:"):
-        raise InvalidRequestError("must be a file; for memory that ends with the process use InMemoryStore", path="path")
+        raise InvalidRequestError(
+            "must be a file; for memory that ends with the process use InMemoryStore", path="path"
+        )
     return os.path.abspath(text)
