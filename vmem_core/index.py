@@ -234,6 +234,9 @@ class ScopeIndex:
         dims: Size of the vectors, or ``None`` for a store without any.
         hold_vectors: False for a scope too large for memory: its vectors then come to ``search`` in blocks.
 
+    Attributes:
+        dims: Size of the vectors held here, 0 for none.
+
     >>> from vmem_core.tokens import query_tokens, token_hashes, tokenize
     >>> index = ScopeIndex()
     >>> tea, rain = token_hashes(tokenize("She likes tea")), token_hashes(tokenize("It may rain"))
@@ -242,8 +245,6 @@ class ScopeIndex:
     >>> [(hit.number, hit.match, hit.lexical_rank) for hit in hits]
     [(1, 'lexical', 1)]
     """
-
-    __slots__ = ("_columns", "_facets", "_living", "_norms", "_postings", "_size", "_slot_of", "_tokens", "dims")
 
     def __init__(self, dims: int | None = None, *, hold_vectors: bool = True) -> None:
         self.dims = (dims or 0) if hold_vectors else 0
@@ -497,9 +498,7 @@ class IndexCache:
 
     def discard(self, key: Hashable) -> None:
         """Drops the index of a key, if there is one."""
-        found = self._indexes.pop(key, None)
-        if found is not None:
-            self._held -= found[1]
+        self._held -= self._indexes.pop(key, (None, 0))[1]
 
     def clear(self) -> None:
         """Drops all."""

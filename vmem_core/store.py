@@ -16,6 +16,7 @@ from vmem_core.operations import Operation
 from vmem_core.plan import Outcome
 from vmem_core.records import Record, Scope
 from vmem_core.results import Generation, Receipt
+from vmem_core.sync import Facade
 from vmem_core.values import check_choice
 
 MOST_RESULTS = 1_000
@@ -129,6 +130,11 @@ class Store(Protocol):
     @property
     def embeddings(self) -> EmbeddingGenerations:
         """The generations of its vectors."""
+        ...
+
+    @property
+    def sync(self) -> Facade:
+        """The same verbs for threads, scripts and notebooks."""
         ...
 
     @property

@@ -91,8 +91,8 @@ DELETE_MENTIONS: Final = "delete from vmem_mentions where number = ?"
 # Zeros of the same length take the place of the text, byte for byte: the row is rewritten where it lies.
 OVERWRITE_TEXT: Final = """update vmem_revisions set body = cast(zeroblob(length(cast(body as blob))) as text)
   where number = ?"""
-EMPTY_RECORD: Final = """update vmem_records set changed = ?, state = -1, entry = 0, revision = 0, kind = 0, origin = 0, expires_at = null,
-  text_key = null, tokens = x'', facets = x'' where number = ?"""
+EMPTY_RECORD: Final = """update vmem_records set changed = ?, state = -1, entry = 0, revision = 0, kind = 0, origin = 0,
+  expires_at = null, text_key = null, tokens = x'', facets = x'' where number = ?"""
 REDACT_RECEIPT: Final = "update vmem_receipts set redacted = 1, request = zeroblob(length(request)) where number = ?"
 INSERT_GENERATION: Final = "insert into vmem_generations values(?, ?, ?, 'active', 0)"
 NEXT_GENERATION: Final = "select coalesce(max(generation), 0) + 1 from vmem_generations"

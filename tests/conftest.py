@@ -1,0 +1,51 @@
+"""Fixtures of all tests: the stores, and what the suite needs around them.
+
+A test that asks for ``store`` runs on every backend. A backend that is not there skips its tests on a laptop and
+fails them where ``CI`` is set. Sockets are disabled in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.register_assert_rewrite("store_suite", "fakes")
+
+from fakes import Clock  # noqa: E402 - after the line above, so that its asserts explain themselves
+from store_suite.fixtures import ada, bob, clock, embedder, new_id, seeing  # noqa: E402, F401
+
+from vmem_core import InMemoryStore, SqliteStore  # noqa: E402
+
+
+class BackendMissing(Exception):
+    """A backend cannot be reached here; the message says what it lacks."""
+
+
+# A maker opens nothing: it returns a store, or raises BackendMissing.
+Maker = Callable[[Clock, Path], Any]
+BACKENDS: dict[str, Maker] = {
+    "memory": lambda clock, folder: InMemoryStore(clock=clock),
+    "sqlite": lambda clock, folder: SqliteStore(folder / "memory.db", clock=clock),
+}
+
+
+def make_store(maker: Maker, clock: Clock, folder: Path) -> Any:
+    """A store of one backend; without the backend the test ends here, skipped or, in CI, failed."""
+    try:
+        return maker(clock, folder)
+    except BackendMissing as reason:
+        if os.environ.get("CI"):
+            pytest.fail(f"{reason} (CI is set, so every backend must be there)")
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[Any]:  # noqa: F811
+    """An empty store of each backend, closed at the end."""
+    made = make_store(BACKENDS[request.param], clock, tmp_path)
+    yield made
+    await made.close()

@@ -1,0 +1,444 @@
+"""What only a file can do to a SQLite store: be missing, foreign, locked, full, read-only, newer."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import ADA, open_memory, refusal, texts
+from processes import Script, run_script
+
+from vmem_core import Draft, InvalidRequestError, SchemaVersionError, SqliteStore, StoreUnavailableError
+
+SHORT = timedelta(milliseconds=50)
+FIRST_CALLS: dict[str, Callable[[SqliteStore], Awaitable[Any]]] = {
+    "scope_revision": lambda store: store.scope_revision(ADA),
+    "remember": lambda store: open_memory(store).remember("Ada likes tea."),
+    "recall": lambda store: open_memory(store).recall("tea"),
+    "forget": lambda store: open_memory(store).forget("r1"),
+    "active": lambda store: store.embeddings.active(),
+    "scrub": lambda store: store.scrub(),
+    "enter": lambda store: store.__aenter__(),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "memory.db"
+
+
+@pytest.fixture(params=FIRST_CALLS)
+def call(request: pytest.FixtureRequest) -> Callable[[SqliteStore], Awaitable[Any]]:
+    """A first call to a store."""
+    return FIRST_CALLS[request.param]
+
+
+async def on_writer(store: SqliteStore, statement: str) -> Any:
+    """The first row of a statement on the very connection that writes: some limits hold for one connection only."""
+    future = store._opened().write(lambda connection: connection.execute(statement).fetchone())
+    return await asyncio.wrap_future(future)
+
+
+def look(path: Path, statement: str) -> list[tuple[Any, ...]]:
+    """What another program sees in the file."""
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+def sqlite_file(path: Path, *statements: str) -> None:
+    """A file made without the library."""
+    connection = sqlite3.connect(path)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {str(one.relative_to(folder)): one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+
+
+# --- the arguments ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong", [":memory:", Path(":memory:"), "", b"memory.db", None, 7, "file:memory.db", "a\x00.db", ["memory.db"]]
+)
+def test_a_path_that_is_no_file_is_refused_at_once(wrong: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        SqliteStore(wrong)
+    assert caught.value.path == "path"
+
+
+@pytest.mark.parametrize("wrong", [30, None, timedelta(seconds=-1), "30"])
+def test_a_busy_timeout_must_be_a_timedelta_of_zero_or_more(path: Path, wrong: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        SqliteStore(path, busy_timeout=wrong)
+    assert caught.value.path == "busy_timeout"
+
+
+@pytest.mark.parametrize("wrong", [-1, None, 1.5, True])
+def test_the_bytes_of_the_index_cache_must_be_an_integer_of_zero_or_more(path: Path, wrong: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        SqliteStore(path, index_cache_bytes=wrong)
+    assert caught.value.path == "index_cache_bytes"
+
+
+@pytest.mark.parametrize("days", [0, 1, 40, 100_000])
+async def test_a_busy_timeout_of_any_length_is_kept_as_far_as_the_driver_can(path: Path, days: int) -> None:
+    async with SqliteStore(path, busy_timeout=timedelta(days=days)) as store:
+        await store.scrub()
+        (kept,) = await on_writer(store, "pragma busy_timeout")
+        assert kept == min(days * 86_400_000, 2**31 - 1)
+
+
+def test_a_store_that_is_only_made_touches_no_file(path: Path) -> None:
+    SqliteStore(path)
+    assert not list(path.parent.iterdir())
+
+
+async def test_a_relative_path_means_the_folder_of_the_moment_the_store_is_made(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    store = SqliteStore("memory.db")
+    monkeypatch.chdir("/")
+    await open_memory(store).remember("Ada likes tea.")
+    await store.close()
+    assert path.exists()
+
+
+@pytest.mark.parametrize("name", ["a?mode=ro", "a#b", "a%20b", "a b'\";--", "Zürich ☕", ":memory:.db", "-"])
+async def test_every_character_of_a_file_name_is_taken_as_it_is(tmp_path: Path, name: str) -> None:
+    async with SqliteStore(tmp_path / name) as store:
+        await open_memory(store).remember("Ada likes tea.")
+    assert [found.name for found in tmp_path.iterdir()] == [name]
+
+
+# --- what stands in place of a store ------------------------------------------------------------------------------
+
+
+def not_a_database(path: Path) -> Path:
+    path.write_bytes(b"This is a letter to Ada and no database. " * 200)
+    return path
+
+
+def too_short(path: Path) -> Path:
+    path.write_bytes(b"hi")
+    return path
+
+
+def a_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def in_a_missing_folder(path: Path) -> Path:
+    return path.parent / "missing" / path.name
+
+
+def inside_a_file(path: Path) -> Path:
+    return not_a_database(path) / "memory.db"
+
+
+def damaged(path: Path) -> Path:
+    store = SqliteStore(path)
+    open_memory(store).sync.remember_many([Draft(f"fact {n}") for n in range(200)])
+    store.sync.close()
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + b"\xa5" * (len(data) - 100))
+    return path
+
+
+UNUSABLE = {
+    not_a_database: "not a SQLite database",
+    too_short: "not a SQLite database",
+    a_folder: "cannot be opened",
+    in_a_missing_folder: "cannot be opened",
+    inside_a_file: "cannot be opened",
+    damaged: "damaged",
+}
+
+
+@pytest.mark.parametrize("make", UNUSABLE, ids=lambda make: make.__name__)
+async def test_what_is_no_store_is_told_by_every_call_and_left_as_it_is(
+    path: Path, make: Callable[[Path], Path], call: Callable[[SqliteStore], Awaitable[Any]]
+) -> None:
+    store = SqliteStore(make(path), busy_timeout=SHORT)
+    before = contents(path.parent)
+    with pytest.raises(StoreUnavailableError, match=UNUSABLE[make]) as caught:
+        await call(store)
+    assert (caught.value.code, caught.value.retryable) == ("store_unavailable", False)
+    await store.close()
+    assert contents(path.parent) == before
+
+
+async def test_a_store_works_as_soon_as_its_folder_is_there(path: Path) -> None:
+    late = in_a_missing_folder(path)
+    store = SqliteStore(late)
+    assert isinstance(await refusal(store.scope_revision(ADA)), StoreUnavailableError)
+    late.parent.mkdir()
+    await open_memory(store).remember("Ada likes tea.")
+    assert await store.scope_revision(ADA) == 1
+    await store.close()
+
+
+async def test_an_empty_file_becomes_a_store(path: Path, call: Callable[[SqliteStore], Awaitable[Any]]) -> None:
+    path.touch()
+    async with SqliteStore(path) as store:
+        await call(store)
+        await open_memory(store).remember("Ada likes coffee.")
+        assert texts(await open_memory(store).recall("coffee")) == ["Ada likes coffee."]
+
+
+NEWER = {
+    "another version": ["create table vmem_schema(version integer)", "insert into vmem_schema values(99)"],
+    "another version, same tables": [
+        "create table vmem_schema(version integer)",
+        "insert into vmem_schema values(1), (99)",
+        "create table vmem_store(name text primary key, value text not null) without rowid",
+        "insert into vmem_store values('language', 'english'), ('tokenizer', '1')",
+    ],
+    "another tokenizer": [
+        "create table vmem_schema(version integer)",
+        "insert into vmem_schema values(1)",
+        "create table vmem_store(name text primary key, value text not null) without rowid",
+        "insert into vmem_store values('language', 'english'), ('tokenizer', '99')",
+    ],
+}
+
+
+@pytest.mark.parametrize("statements", NEWER.values(), ids=NEWER)
+async def test_a_file_of_a_newer_library_is_refused_and_not_a_byte_of_it_is_changed(
+    path: Path, statements: list[str], call: Callable[[SqliteStore], Awaitable[Any]]
+) -> None:
+    sqlite_file(path, *statements)
+    before = contents(path.parent)
+    store = SqliteStore(path)
+    error = await refusal(call(store))
+    assert isinstance(error, SchemaVersionError)
+    assert error.found in (1, 99)
+    assert error.supported == 1
+    await store.close()
+    assert contents(path.parent) == before
+
+
+FOREIGN = {
+    "a table of our name": ["create table vmem_store(x)"],
+    "another one": ["create table vmem_records(x)", "insert into vmem_records values('mine')"],
+    "a version table of another shape": ["create table vmem_schema(v)"],
+    "a version that is a word": ["create table vmem_schema(version)", "insert into vmem_schema values('one')"],
+    "no version": ["create table vmem_schema(version)"],
+    "no settings": ["create table vmem_schema(version)", "insert into vmem_schema values(1)"],
+    "empty settings": [
+        "create table vmem_schema(version)",
+        "insert into vmem_schema values(1)",
+        "create table vmem_store(name, value)",
+    ],
+    "a tokenizer that is a word": [
+        "create table vmem_schema(version)",
+        "insert into vmem_schema values(1)",
+        "create table vmem_store(name, value)",
+        "insert into vmem_store values('language', 'english'), ('tokenizer', 'one')",
+    ],
+    "a view": ["create view vmem_schema as select 1 as version"],
+}
+
+
+@pytest.mark.parametrize("statements", FOREIGN.values(), ids=FOREIGN)
+async def test_tables_that_somebody_else_named_like_ours_are_left_as_they_are(
+    path: Path, statements: list[str], call: Callable[[SqliteStore], Awaitable[Any]]
+) -> None:
+    sqlite_file(path, *statements)
+    before = contents(path.parent)
+    store = SqliteStore(path)
+    error = await refusal(call(store))
+    assert isinstance(error, StoreUnavailableError)
+    assert not error.retryable
+    assert "vmem_" in str(error)
+    await store.close()
+    assert contents(path.parent) == before
+
+
+async def test_nothing_else_in_the_file_is_touched(path: Path) -> None:
+    sqlite_file(
+        path,
+        "pragma page_size = 8192",
+        "create table orders(id integer primary key, note text)",
+        "insert into orders values(1, 'two teas'), (7, 'one coffee')",
+        "create index orders_note on orders(note)",
+        "create table log(line)",
+        "create trigger orders_log after update on orders begin insert into log values(new.note); end",
+        "create view notes as select note from orders",
+        "create table vmemory(x)",
+        "pragma user_version = 42",
+        "pragma application_id = 77",
+    )
+    rest = "select type, name, sql from sqlite_schema where tbl_name not like 'vmem\\_%' escape '\\' order by name"
+    questions = [rest, "select * from orders", "select * from log", "pragma user_version", "pragma application_id"]
+    before = [look(path, question) for question in [*questions, "pragma page_size"]]
+    async with SqliteStore(path) as store:
+        memory = open_memory(store)
+        kept = (await memory.remember("Ada likes tea.")).records[0]
+        await memory.revise(kept.id, text="Ada likes coffee.")
+        await memory.forget(kept.id)
+        await store.scrub()
+    assert [look(path, question) for question in [*questions, "pragma page_size"]] == before
+    assert look(path, "pragma integrity_check") == [("ok",)]
+
+
+async def test_a_file_keeps_its_language_and_another_one_is_refused_by_both_names(path: Path) -> None:
+    async with SqliteStore(path, language="french") as store:
+        await open_memory(store).remember("Les chevaux mangent.")
+    async with SqliteStore(path) as store:
+        assert texts(await open_memory(store).recall("mangeait")) == ["Les chevaux mangent."]
+    async with SqliteStore(path, language="french") as store:
+        assert texts(await open_memory(store).recall("mangeait")) == ["Les chevaux mangent."]
+
+
+async def test_another_language_than_the_files_is_refused_by_both_names(
+    path: Path, call: Callable[[SqliteStore], Awaitable[Any]]
+) -> None:
+    async with SqliteStore(path, language="french") as store:
+        await store.scope_revision(ADA)
+    store = SqliteStore(path, language="english")
+    error = await refusal(call(store))
+    assert isinstance(error, InvalidRequestError)
+    assert error.path == "language"
+    assert "'french'" in str(error)
+    assert "'english'" in str(error)
+    await store.close()
+
+
+# --- full -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_full_file_refuses_writes_whole_and_works_again_when_there_is_room(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        memory = open_memory(store)
+        kept = (await memory.remember("Ada likes tea.")).records[0]
+        (pages,) = await on_writer(store, "pragma page_count")
+        await on_writer(store, f"pragma max_page_count = {pages}")
+        for long in ("x" * 50_000, "y" * 90_000):
+            for write in (memory.remember(long, operation_id="big"), memory.revise(kept.id, text=long)):
+                error = await refusal(write)
+                assert isinstance(error, StoreUnavailableError)
+                assert error.retryable
+                assert "full" in str(error)
+        assert await memory.receipt("big") is None
+        assert (await memory.scope_revision(), await memory.count()) == (1, 1)
+        assert texts(await memory.recall("tea")) == ["Ada likes tea."]
+        await on_writer(store, "pragma max_page_count = 1073741823")
+        assert not (await memory.remember("x" * 50_000, operation_id="big")).replayed
+        assert await memory.scope_revision() == 2
+    assert look(path, "pragma integrity_check") == [("ok",)]
+
+
+async def test_a_write_too_big_for_a_full_file_takes_no_other_with_it_silently(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        memory = open_memory(store)
+        await memory.remember("Ada likes tea.")
+        (pages,) = await on_writer(store, "pragma page_count")
+        await on_writer(store, f"pragma max_page_count = {pages}")
+        writes = [memory.remember("z" * 90_000 if n == 3 else f"fact {n}", operation_id=f"o{n}") for n in range(8)]
+        answers = await asyncio.gather(*writes, return_exceptions=True)
+        stand = [answer.receipt for answer in answers if not isinstance(answer, BaseException)]
+        refused = [answer for answer in answers if isinstance(answer, BaseException)]
+        assert isinstance(answers[3], StoreUnavailableError)
+        assert all(isinstance(error, StoreUnavailableError) and error.retryable for error in refused)
+        # Whoever got a receipt has its record, whoever got an error has none.
+        assert [await memory.receipt(receipt.operation_id) for receipt in stand] == stand
+        assert await memory.count() == 1 + len(stand) == await memory.scope_revision()
+
+
+# A file that may not grow beyond a size: the kernel refuses the write, as on a full disk.
+FULL_DISK = """
+import resource
+
+async def main():
+    store = SqliteStore(PATH)
+    memory = MemorySession(store, SCOPE)
+    kept = (await memory.remember("kept", id="r1")).records[0]
+    await memory.remember_many([Draft("x" * 20_000) for _ in range(40)])
+    await store.scrub()
+    most = os.path.getsize(PATH) + 200_000
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    refused = 0
+    for n in range(8):
+        try:
+            await memory.remember("y" * 60_000, operation_id=f"o{n}")
+        except StoreUnavailableError as error:
+            assert error.retryable, error
+            refused += 1
+            assert await memory.receipt(f"o{n}") is None
+    say(refused)
+    say(await memory.count())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    say((await memory.remember("after")).receipt.scope_revision)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_full_disk_is_a_typed_error_and_what_was_acknowledged_stands(path: Path) -> None:
+    refused, count, revision = map(int, run_script(FULL_DISK, path))
+    assert refused >= 3
+    assert count == 41 + 8 - refused
+    assert revision == 2 + 8 - refused + 1
+    assert look(path, "pragma integrity_check") == [("ok",)]
+    assert look(path, "select count(*) from vmem_receipts") == [(revision,)]
+
+
+# --- read-only ------------------------------------------------------------------------------------------------------
+
+# The right to write binds nobody who is root, so a root gives it up; what is imported later it could not read perhaps.
+UNPRIVILEGED = """
+import vmem_core.session, vmem_core.stores._sqlite, vmem_core.stores._transaction
+from vmem_core import tokens
+tokens.query_tokens("warm", "english")
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+
+async def main():
+    store = SqliteStore(PATH)
+    memory = MemorySession(store, SCOPE)
+    for name, verb in (("write", lambda: memory.remember("Ada likes coffee.")), ("read", lambda: memory.recall("tea"))):
+        try:
+            found = await verb()
+            say([name, [hit.record.text for hit in found]])
+        except StoreUnavailableError as error:
+            say([name, error.retryable, str(error)])
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def open_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that other users can reach: pytest's own are closed to them."""
+    folder = tmp_path_factory.mktemp("open")
+    for one in (folder, *folder.parents[:2]):
+        one.chmod(0o755)
+    return folder
+
+
+def as_another_user(path: Path, file: int, folder: int) -> list[str]:
+    if path.exists():
+        path.chmod(file)
+    path.parent.chmod(folder)
+    try:
+        return run_script(UNPRIVILEGED, path)
+    finally:
+        path.parent.chmod(0o755)

@@ -1,0 +1,205 @@
+"""The commands of ``vmem``.
+
+Owns their names, options and exit codes: 0, 1 for what cannot be done, 2 for a wrong call. An error is one plain line
+on standard error. Does not own what a session does, which store it opens (``opening.py``) or looks (``output.py``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from vmem_core import MemorySession, Record, VmemError
+from vmem_core.cli import opening, output
+from vmem_core.cli.opening import Stop
+from vmem_core.sync import facade
+
+
+class _Commands(TyperGroup):
+    """Turns what cannot be done into one line on standard error, whoever calls the commands."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Stop as stop:
+            message, code = str(stop), stop.code
+        except VmemError as error:
+            message, code = output.visible(str(error)), 1
+        except OSError as error:
+            message, code = f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 1
+        typer.echo(f"vmem: {message}", err=True)
+        raise typer.Exit(code)
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # our errors are one line; any other is a fault, and its traceback holds no locals
+    help="Look at an agent's memory, and forget what it should not hold.",
+)
+
+StoreOption = Annotated[
+    str, typer.Option("--store", metavar="PATH", envvar="VMEM_STORE", help="The memory file.", show_default=True)
+]
+ScopeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scope",
+        metavar="FIELD=VALUE",
+        help="Whose memory, such as user_id=ada. Join several with commas, or repeat the option. "
+        "Not needed when the file holds one scope.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="A record's id, as `vmem list` shows it.")]
+DEFAULT_STORE = "vmem.db"
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"versioned-memory {importlib.metadata.version('versioned-memory')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of ``vmem`` itself."""
+
+
+@app.command("demo")
+def demo(store: StoreOption = DEFAULT_STORE) -> None:
+    """A tour in a few seconds: an agent remembers, revises, is refused, and forgets. No key, no network."""
+    # The demo is an agent, so it lives with the adapter. By name: the core knows no framework.
+    try:
+        tour = importlib.import_module("vmem_langchain.demo")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"vmem_langchain", "langchain", "langchain_core", "langgraph"}:
+            raise
+        raise Stop('the demo needs the extra "demo": pip install "versioned-memory[demo]"') from None
+    opening.refuse_other_files(store)
+    with opening.closing_store(store) as opened:
+        kept = tour.run(opened, store, output.console())
+    if not kept:
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_records(
+    store: StoreOption = DEFAULT_STORE,
+    scope: ScopeOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="Retracted records too.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many, newest first.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List what is remembered, newest first."""
+    out = output.console()
+    with opening.session_of(store, scope or ()) as session:
+        page = session.sync.list(status=None if everything else "active", limit=limit)
+        if as_json:
+            output.print_json(out, [record.to_json() for record in page.records])
+        elif page.records:
+            output.print_records(out, page.records)
+            more = ", and there are more: raise --limit" if page.cursor is not None else ""
+            output.remark(out, f"{len(page.records)} shown{more} · {opening.spell_scope(session.scope)} · {store}")
+        else:
+            output.remark(out, f"nothing is remembered for {opening.spell_scope(session.scope)} in {store}")
+
+
+@app.command("show")
+def show(
+    record_id: IdArgument, store: StoreOption = DEFAULT_STORE, scope: ScopeOption = None, as_json: JsonOption = False
+) -> None:
+    """Show one record: its text, where it comes from, which operation wrote it."""
+    out = output.console()
+    with opening.session_of(store, scope or ()) as session:
+        record = session.sync.get(record_id)
+        expired = record is None
+        record = record or _history(session, record_id)[-1]
+    if as_json:
+        output.print_json(out, record.to_json())
+    else:
+        output.print_record(out, record, expired=expired)
+
+
+@app.command("history")
+def history(
+    record_id: IdArgument, store: StoreOption = DEFAULT_STORE, scope: ScopeOption = None, as_json: JsonOption = False
+) -> None:
+    """Show every revision of a record, oldest first, with its sources."""
+    out = output.console()
+    with opening.session_of(store, scope or ()) as session:
+        records = _history(session, record_id)
+    if as_json:
+        output.print_json(out, [record.to_json() for record in records])
+    else:
+        output.print_history(out, records)
+
+
+@app.command("search")
+def search(
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What to look for, in your own words.")],
+    store: StoreOption = DEFAULT_STORE,
+    scope: ScopeOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="How many, best first.")] = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """Find what is remembered, by meaning and words."""
+    out = output.console()
+    with opening.session_of(store, scope or ()) as found:
+        session, by_what = opening.searching(found)
+        hits = session.sync.recall(text, top_k=limit)
+    if as_json:
+        output.print_json(out, [hit.to_json() for hit in hits])
+        return
+    if hits:
+        output.print_hits(out, hits)
+    output.remark(out, f"{len(hits)} found · {by_what}" if hits else f"nothing found · {by_what}")
+
+
+@app.command("forget")
+def forget(
+    record_id: IdArgument,
+    store: StoreOption = DEFAULT_STORE,
+    scope: ScopeOption = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a record for good: every revision, and every byte of its text in the file."""
+    out = output.console()
+    with opening.session_of(store, scope or ()) as session:
+        if session.scope not in facade(session.store).scopes():
+            raise _unknown(session, record_id)
+        revisions = session.sync.history(record_id)
+        if revisions and not yes:
+            output.print_history(out, revisions)
+            typer.confirm("Forget this record for good?", abort=True)
+        result = session.sync.forget(record_id)
+        if not result.revisions and not result.already_forgotten:
+            raise _unknown(session, record_id)
+        facade(session.store).scrub()
+    count = len(result.revisions)
+    done = f"{count} {'revision' if count == 1 else 'revisions'} deleted" if count else "it was forgotten before"
+    output.remark(out, f"forgotten: {done}, and {store} was scrubbed: no byte of the text is left in it")
+    output.remark(out, "copies elsewhere (backups, chat logs, checkpoints) are not touched")
+
+
+def _history(session: MemorySession, record_id: str) -> list[Record]:
+    records: list[Record] = session.sync.history(record_id)
+    if not records:
+        raise _unknown(session, record_id)
+    return records
+
+
+def _unknown(session: MemorySession, record_id: str) -> Stop:
+    return Stop(
+        f"no record {output.visible(record_id)} in scope {opening.spell_scope(session.scope)}: "
+        "the id is mistyped, of another scope, or forgotten; `vmem list` shows the ids"
+    )

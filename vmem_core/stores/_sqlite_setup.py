@@ -1,0 +1,133 @@
+"""Opening one SQLite file: settings, journal, tables, language, and the log's end.
+
+Owns what happens once a connection, and the schema's version. Does not own threads or transactions (``_sqlite.py``).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+
+import tenacity
+
+from vmem_core import indexing
+from vmem_core.errors import InvalidRequestError, SchemaVersionError
+from vmem_core.stores import _sql
+from vmem_core.stores._sqlite_errors import is_busy
+from vmem_core.tokens import DEFAULT_LANGUAGE, TOKENIZER_VERSION
+
+
+def connect(path: str, busy_timeout: timedelta) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path,
+        timeout=busy_timeout.total_seconds(),
+        isolation_level=None,  # transactions begin and end where this file says so
+        check_same_thread=False,  # the finalizer may close from another thread
+        cached_statements=256,
+    )
+    # Freed bytes are zeroed, and no temporary file ever holds text.
+    for pragma in ("synchronous = full", "secure_delete = on", "temp_store = memory"):
+        connection.execute(f"pragma {pragma}")
+    return connection
+
+
+def set_journal(connection: sqlite3.Connection, busy_timeout: timedelta) -> None:
+    """Switch the file to write-ahead logging. The switch ignores SQLite's own busy timeout, so it is tried again."""
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(is_busy),
+        stop=tenacity.stop_after_delay(busy_timeout),
+        wait=tenacity.wait_random(0.001, 0.02),
+        reraise=True,
+    )
+    for attempt in retrying:
+        with attempt:
+            if connection.execute("pragma journal_mode").fetchone()[0] != "wal":
+                connection.execute("pragma journal_mode = wal")
+
+
+def set_up(connection: sqlite3.Connection, language: str | None) -> None:
+    """Make the tables, or check those there are; safe from many processes at once.
+
+    Raises:
+        SchemaVersionError: If a newer library wrote the file.
+        InvalidRequestError: If ``language`` is not the file's.
+    """
+    if _is_current(connection):
+        _check_language(connection, language)
+        return
+    connection.execute("begin immediate")
+    try:
+        if not _has_tables(connection):
+            for statement in _sql.TABLES:
+                connection.execute(statement)
+            connection.execute("insert into vmem_schema values(?)", (_sql.SCHEMA_VERSION,))
+            settings = [("language", language or DEFAULT_LANGUAGE), ("tokenizer", str(TOKENIZER_VERSION))]
+            connection.executemany("insert into vmem_store values(?, ?)", settings)
+        elif int(setting(connection, "tokenizer")) < TOKENIZER_VERSION:
+            _tokenize_again(connection)
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+    _check_language(connection, language)
+
+
+def _has_tables(connection: sqlite3.Connection) -> bool:
+    found = connection.execute("select count(*) from sqlite_schema where type = 'table' and name = 'vmem_schema'")
+    return bool(found.fetchone()[0])
+
+
+def _is_current(connection: sqlite3.Connection) -> bool:
+    if not _has_tables(connection):
+        return False
+    version = connection.execute("select max(version) from vmem_schema").fetchone()[0]
+    tokenizer = int(setting(connection, "tokenizer"))
+    if not isinstance(version, int) or version > _sql.SCHEMA_VERSION:
+        raise SchemaVersionError(version if isinstance(version, int) else 0, _sql.SCHEMA_VERSION)
+    if tokenizer > TOKENIZER_VERSION:
+        raise SchemaVersionError(version, _sql.SCHEMA_VERSION)
+    return tokenizer == TOKENIZER_VERSION
+
+
+def setting(connection: sqlite3.Connection, name: str) -> str:
+    row = connection.execute("select value from vmem_store where name = ?", (name,)).fetchone()
+    return str(row[0])
+
+
+def _check_language(connection: sqlite3.Connection, language: str | None) -> None:
+    kept = setting(connection, "language")
+    if language is not None and language != kept:
+        raise InvalidRequestError(
+            f"the store's language is {kept!r}, {language!r} was given; leave it out or give the store's",
+            path="language",
+        )
+
+
+def _tokenize_again(connection: sqlite3.Connection) -> None:
+    """Make all search tokens anew, because the tokenizer's rules have changed since the file was written."""
+    language = setting(connection, "language")
+    rows = connection.execute(
+        "select r.number, v.body from vmem_records r join vmem_revisions v on v.entry = r.entry where r.state >= 0"
+    ).fetchall()
+    for number, body in rows:
+        made = indexing.token_bytes(_sql.body_text(body), language)
+        connection.execute("update vmem_records set tokens = ? where number = ?", (made, number))
+    connection.execute("update vmem_store set value = ? where name = 'tokenizer'", (str(TOKENIZER_VERSION),))
+
+
+def truncate_log(connection: sqlite3.Connection, wait: timedelta = timedelta(0)) -> bool:
+    """Move the log into the file and cut it to nothing.
+
+    Returns:
+        False if it could not be done now, most likely because a reader held the log for longer than ``wait``. What
+        was committed stands all the same, and the caller knows that a scrub is owed.
+    """
+    before = connection.execute("pragma busy_timeout").fetchone()[0]
+    connection.execute(f"pragma busy_timeout = {int(wait.total_seconds() * 1000)}")
+    try:
+        return bool(connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0] == 0)
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        connection.execute(f"pragma busy_timeout = {before}")
