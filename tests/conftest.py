@@ -4,6 +4,7 @@ A test that asks for ``store`` runs on every backend. A backend that is not ther
 fails them where ``CI`` is set. Sockets are disabled in ``pyproject.toml``.
 """
 
+# ruff: noqa: F811 - a fixture is asked for by its name
 from __future__ import annotations
 
 import os
@@ -44,7 +45,7 @@ def make_store(maker: Maker, clock: Clock, folder: Path) -> Any:
 
 
 @pytest.fixture(params=sorted(BACKENDS))
-async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[Any]:  # noqa: F811
+async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[Any]:
     """An empty store of each backend, closed at the end."""
     made = make_store(BACKENDS[request.param], clock, tmp_path)
     yield made

@@ -6,7 +6,7 @@ Owns the fakes and the few words that tests of every file need. Does not own fix
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -124,10 +124,28 @@ def ids(found: Sequence[Hit | Record]) -> list[str]:
     return [one.record.id if isinstance(one, Hit) else one.id for one in found]
 
 
-async def refusal(awaitable: Awaitable[Any]) -> VmemError:
-    """The library's own error that an awaitable ends in; anything else fails the test."""
+async def in_order(*coroutines: Coroutine[Any, Any, Any], settle: Callable[[Any], Any] | None = None) -> list[Any]:
+    """The answers of coroutines that run one after the other; those that are not reached are closed."""
     try:
-        answer = await awaitable
+        return [await (settle(one) if settle is not None else one) for one in coroutines]
+    finally:
+        for one in coroutines:
+            one.close()
+
+
+async def refusals(*coroutines: Coroutine[Any, Any, Any]) -> list[VmemError]:
+    """The library's own errors that coroutines end in, one after the other; anything else fails the test."""
+    return await in_order(*coroutines, settle=_refusal)
+
+
+async def refusal(coroutine: Coroutine[Any, Any, Any]) -> VmemError:
+    """The library's own error that a coroutine ends in; anything else fails the test."""
+    return (await refusals(coroutine))[0]
+
+
+async def _refusal(coroutine: Coroutine[Any, Any, Any]) -> VmemError:
+    try:
+        answer = await coroutine
     except VmemError as error:
         return error
     raise AssertionError(f"not refused, but answered {type(answer).__name__}")

@@ -79,7 +79,8 @@ class Script:
     def end(self, code: int = 0) -> list[str]:
         """Wait for its end; what it still had to say, in lines."""
         said, errors = self.process.communicate(timeout=PATIENCE)
-        assert (self.process.returncode, errors) == (code, "")
+        if (self.process.returncode, errors) != (code, ""):
+            raise AssertionError(f"the script ended with {self.process.returncode}: {said}{errors}")
         return said.splitlines()
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes import ADA, open_memory, refusal, texts
-from processes import Script, run_script
+from processes import Script, run_script, start_together
 
 from vmem_core import Draft, InvalidRequestError, SchemaVersionError, SqliteStore, StoreUnavailableError
 
@@ -72,7 +74,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "wrong", [":memory:", Path(":memory:"), "", b"memory.db", None, 7, "file:memory.db", "a\x00.db", ["memory.db"]]
+    "wrong", [":memory:", Path(":memory:"), "", b"memory.db", None, 7, "file:memory.db", "a\x00.db", ["memory.db"]], ids=repr
 )
 def test_a_path_that_is_no_file_is_refused_at_once(wrong: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
@@ -80,7 +82,7 @@ def test_a_path_that_is_no_file_is_refused_at_once(wrong: Any) -> None:
     assert caught.value.path == "path"
 
 
-@pytest.mark.parametrize("wrong", [30, None, timedelta(seconds=-1), "30"])
+@pytest.mark.parametrize("wrong", [30, None, timedelta(seconds=-1), "30 s"])
 def test_a_busy_timeout_must_be_a_timedelta_of_zero_or_more(path: Path, wrong: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         SqliteStore(path, busy_timeout=wrong)
@@ -99,7 +101,7 @@ async def test_a_busy_timeout_of_any_length_is_kept_as_far_as_the_driver_can(pat
     async with SqliteStore(path, busy_timeout=timedelta(days=days)) as store:
         await store.scrub()
         (kept,) = await on_writer(store, "pragma busy_timeout")
-        assert kept == min(days * 86_400_000, 2**31 - 1)
+        assert kept == min(days, 24) * 86_400_000
 
 
 def test_a_store_that_is_only_made_touches_no_file(path: Path) -> None:
@@ -160,6 +162,7 @@ def damaged(path: Path) -> Path:
     return path
 
 
+LOGS = ("-wal", "-shm")  # SQLite leaves them beside a file that it could open but not read
 UNUSABLE = {
     not_a_database: "not a SQLite database",
     too_short: "not a SQLite database",
@@ -172,15 +175,17 @@ UNUSABLE = {
 
 @pytest.mark.parametrize("make", UNUSABLE, ids=lambda make: make.__name__)
 async def test_what_is_no_store_is_told_by_every_call_and_left_as_it_is(
-    path: Path, make: Callable[[Path], Path], call: Callable[[SqliteStore], Awaitable[Any]]
+    path: Path, make: Callable[[Path], Path]
 ) -> None:
     store = SqliteStore(make(path), busy_timeout=SHORT)
     before = contents(path.parent)
-    with pytest.raises(StoreUnavailableError, match=UNUSABLE[make]) as caught:
-        await call(store)
-    assert (caught.value.code, caught.value.retryable) == ("store_unavailable", False)
+    for call in FIRST_CALLS.values():
+        error = await refusal(call(store))
+        assert isinstance(error, StoreUnavailableError)
+        assert (error.code, error.retryable) == ("store_unavailable", False)
+        assert UNUSABLE[make] in str(error)
     await store.close()
-    assert contents(path.parent) == before
+    assert {name: data for name, data in contents(path.parent).items() if not name.endswith(LOGS)} == before
 
 
 async def test_a_store_works_as_soon_as_its_folder_is_there(path: Path) -> None:
@@ -220,15 +225,16 @@ NEWER = {
 
 @pytest.mark.parametrize("statements", NEWER.values(), ids=NEWER)
 async def test_a_file_of_a_newer_library_is_refused_and_not_a_byte_of_it_is_changed(
-    path: Path, statements: list[str], call: Callable[[SqliteStore], Awaitable[Any]]
+    path: Path, statements: list[str]
 ) -> None:
     sqlite_file(path, *statements)
     before = contents(path.parent)
     store = SqliteStore(path)
-    error = await refusal(call(store))
-    assert isinstance(error, SchemaVersionError)
-    assert error.found in (1, 99)
-    assert error.supported == 1
+    for call in FIRST_CALLS.values():
+        error = await refusal(call(store))
+        assert isinstance(error, SchemaVersionError)
+        assert error.found in (1, 99)
+        assert error.supported == 1
     await store.close()
     assert contents(path.parent) == before
 
@@ -257,15 +263,16 @@ FOREIGN = {
 
 @pytest.mark.parametrize("statements", FOREIGN.values(), ids=FOREIGN)
 async def test_tables_that_somebody_else_named_like_ours_are_left_as_they_are(
-    path: Path, statements: list[str], call: Callable[[SqliteStore], Awaitable[Any]]
+    path: Path, statements: list[str]
 ) -> None:
     sqlite_file(path, *statements)
     before = contents(path.parent)
     store = SqliteStore(path)
-    error = await refusal(call(store))
-    assert isinstance(error, StoreUnavailableError)
-    assert not error.retryable
-    assert "vmem_" in str(error)
+    for call in FIRST_CALLS.values():
+        error = await refusal(call(store))
+        assert isinstance(error, StoreUnavailableError)
+        assert not error.retryable
+        assert "vmem_" in str(error)
     await store.close()
     assert contents(path.parent) == before
 
@@ -297,26 +304,25 @@ async def test_nothing_else_in_the_file_is_touched(path: Path) -> None:
     assert look(path, "pragma integrity_check") == [("ok",)]
 
 
-async def test_a_file_keeps_its_language_and_another_one_is_refused_by_both_names(path: Path) -> None:
+async def test_a_file_keeps_its_language(path: Path) -> None:
     async with SqliteStore(path, language="french") as store:
         await open_memory(store).remember("Les chevaux mangent.")
     async with SqliteStore(path) as store:
-        assert texts(await open_memory(store).recall("mangeait")) == ["Les chevaux mangent."]
+        assert texts(await open_memory(store).recall("cheval")) == ["Les chevaux mangent."]
     async with SqliteStore(path, language="french") as store:
-        assert texts(await open_memory(store).recall("mangeait")) == ["Les chevaux mangent."]
+        assert texts(await open_memory(store).recall("cheval")) == ["Les chevaux mangent."]
 
 
-async def test_another_language_than_the_files_is_refused_by_both_names(
-    path: Path, call: Callable[[SqliteStore], Awaitable[Any]]
-) -> None:
+async def test_another_language_than_the_files_is_refused_by_both_names(path: Path) -> None:
     async with SqliteStore(path, language="french") as store:
         await store.scope_revision(ADA)
     store = SqliteStore(path, language="english")
-    error = await refusal(call(store))
-    assert isinstance(error, InvalidRequestError)
-    assert error.path == "language"
-    assert "'french'" in str(error)
-    assert "'english'" in str(error)
+    for call in FIRST_CALLS.values():
+        error = await refusal(call(store))
+        assert isinstance(error, InvalidRequestError)
+        assert error.path == "language"
+        assert "'french'" in str(error)
+        assert "'english'" in str(error)
     await store.close()
 
 
@@ -371,8 +377,7 @@ async def main():
     kept = (await memory.remember("kept", id="r1")).records[0]
     await memory.remember_many([Draft("x" * 20_000) for _ in range(40)])
     await store.scrub()
-    most = os.path.getsize(PATH) + 200_000
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
     refused = 0
     for n in range(8):
         try:
@@ -383,6 +388,8 @@ async def main():
             assert await memory.receipt(f"o{n}") is None
     say(refused)
     say(await memory.count())
+    gone = await memory.forget("r1")
+    say([gone.revisions, gone.scrubbed])
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     say((await memory.remember("after")).receipt.scope_revision)
     await store.close()
@@ -392,19 +399,21 @@ asyncio.run(main())
 
 
 def test_a_full_disk_is_a_typed_error_and_what_was_acknowledged_stands(path: Path) -> None:
-    refused, count, revision = map(int, run_script(FULL_DISK, path))
-    assert refused >= 3
+    refused, count, forgotten, revision = map(json.loads, run_script(FULL_DISK, path))
+    assert 3 <= refused < 8
     assert count == 41 + 8 - refused
-    assert revision == 2 + 8 - refused + 1
+    assert forgotten == [[1], False]  # it stands; the log cannot be cut yet
+    assert revision == 2 + 8 - refused + 2
     assert look(path, "pragma integrity_check") == [("ok",)]
     assert look(path, "select count(*) from vmem_receipts") == [(revision,)]
+    assert b"kept" not in path.read_bytes()
 
 
 # --- read-only ------------------------------------------------------------------------------------------------------
 
 # The right to write binds nobody who is root, so a root gives it up; what is imported later it could not read perhaps.
 UNPRIVILEGED = """
-import vmem_core.session, vmem_core.stores._sqlite, vmem_core.stores._transaction
+import concurrent.futures.thread, vmem_core.stores._sqlite, vmem_core.stores._transaction
 from vmem_core import tokens
 tokens.query_tokens("warm", "english")
 if os.getuid() == 0:
@@ -426,19 +435,154 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def open_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that other users can reach: pytest's own are closed to them."""
-    folder = tmp_path_factory.mktemp("open")
-    for one in (folder, *folder.parents[:2]):
-        one.chmod(0o755)
-    return folder
+def open_path() -> Iterator[Path]:
+    """A file that does not exist yet, in a folder that other users can reach: pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder) / "memory.db"
+        os.chmod(folder, 0o755)
 
 
-def as_another_user(path: Path, file: int, folder: int) -> list[str]:
-    if path.exists():
-        path.chmod(file)
-    path.parent.chmod(folder)
-    try:
-        return run_script(UNPRIVILEGED, path)
-    finally:
-        path.parent.chmod(0o755)
+async def with_one_record(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await open_memory(store).remember("Ada likes tea.")
+
+
+def test_a_new_file_in_a_folder_that_cannot_be_written_is_told(open_path: Path) -> None:
+    open_path.parent.chmod(0o555)
+    for line in run_script(UNPRIVILEGED, open_path):
+        _, retryable, message = json.loads(line)
+        assert not retryable
+        assert "cannot be opened; check that its folder exists and can be written" in message
+    assert not contents(open_path.parent)
+
+
+@pytest.mark.parametrize("folder", [0o555, 0o777])
+async def test_a_file_that_cannot_be_written_refuses_writes_and_says_why(open_path: Path, folder: int) -> None:
+    await with_one_record(open_path)
+    before = open_path.read_bytes()
+    open_path.chmod(0o444)
+    open_path.parent.chmod(folder)
+    answers = [json.loads(line) for line in run_script(UNPRIVILEGED, open_path)]
+    write, read = (answer[1:] for answer in answers)
+    assert write[0] is False
+    assert "give this process write access to it and its folder" in write[1]
+    # Another process may write at any time, so that even a reader needs the two files beside this one.
+    assert read == ([["Ada likes tea."]] if folder == 0o777 else write)
+    assert open_path.read_bytes() == before
+
+
+# --- locked, and opened by many at once -----------------------------------------------------------------------------
+
+HOLDER = """
+import sqlite3
+connection = sqlite3.connect(PATH, isolation_level=None)
+connection.execute(ARGS[0])
+if ARGS[0] == "begin immediate":
+    connection.execute("create table if not exists other(x)")
+say("held")
+wait()
+connection.execute("rollback")
+connection.close()
+"""
+
+
+@pytest.mark.parametrize("how", ["begin immediate", "begin exclusive"])
+@pytest.mark.parametrize("opened", [True, False], ids=["open already", "not yet open"])
+async def test_a_file_that_another_process_holds_is_a_retryable_error_and_the_next_call_works(
+    path: Path, how: str, opened: bool
+) -> None:
+    await with_one_record(path)
+    store = SqliteStore(path, busy_timeout=SHORT)
+    memory = open_memory(store)
+    if opened:
+        assert await memory.count() == 1
+    with Script(HOLDER, path, how) as holder:
+        holder.hear()
+        for write in (memory.remember("Ada likes coffee.", operation_id="o1"), memory.forget("r1"), store.scrub()):
+            error = await refusal(write)
+            assert isinstance(error, StoreUnavailableError)
+            assert error.retryable
+            assert "busy_timeout" in str(error)
+        assert texts(await memory.recall("tea")) == ["Ada likes tea."]  # readers are not held up
+        holder.tell()
+        holder.end()
+    assert not (await memory.remember("Ada likes coffee.", operation_id="o1")).replayed
+    assert await memory.scope_revision() == 2
+    await store.scrub()
+    await store.close()
+
+
+@pytest.mark.parametrize("how", ["begin immediate", "begin exclusive"])
+async def test_a_new_store_in_a_file_that_another_process_holds_is_a_retryable_error(path: Path, how: str) -> None:
+    sqlite_file(path, "create table orders(x)")  # not yet in write-ahead mode
+    store = SqliteStore(path, busy_timeout=SHORT)
+    with Script(HOLDER, path, how) as holder:
+        holder.hear()
+        for call in FIRST_CALLS.values():
+            error = await refusal(call(store))
+            assert isinstance(error, StoreUnavailableError)
+            assert error.retryable
+        holder.tell()
+        holder.end()
+    assert await store.scope_revision(ADA) == 0
+    await store.close()
+
+
+FIRST_WRITE = """
+say("ready")
+wait()
+memory = MemorySession(SqliteStore(PATH), SCOPE).sync
+written = memory.remember(f"fact of process {ARGS[0]}")
+assert memory.recall("fact of process")
+say(written.receipt.scope_revision)
+"""
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["no file", "a file with other tables"])
+def test_ten_processes_open_a_new_file_at_the_same_moment(path: Path, foreign: bool) -> None:
+    if foreign:
+        sqlite_file(path, "create table orders(x)")
+    scripts = [Script(FIRST_WRITE, path, n) for n in range(10)]
+    start_together(scripts)
+    revisions = [json.loads(line) for script in scripts for line in script.end()]
+    assert sorted(revisions) == list(range(1, 11))
+    assert look(path, "select version from vmem_schema") == [(1,)]
+    assert look(path, "select count(*) from vmem_records") == [(10,)]
+    assert look(path, "pragma integrity_check") == [("ok",)]
+
+
+OPEN_AND_CLOSE = """
+say("ready")
+wait()
+for n in range(20):
+    store = SqliteStore(PATH)
+    MemorySession(store, SCOPE).sync.remember(f"fact {n} of process {ARGS[0]}")
+    store.sync.close()
+"""
+
+
+def test_processes_that_open_and_close_a_file_over_and_over_lose_nothing(path: Path) -> None:
+    scripts = [Script(OPEN_AND_CLOSE, path, n) for n in range(4)]
+    start_together(scripts)
+    for script in scripts:
+        script.end()
+    assert look(path, "select count(*) from vmem_records") == [(80,)]
+    assert look(path, "select revision from vmem_scopes") == [(80,)]
+    assert look(path, "pragma integrity_check") == [("ok",)]
+
+
+async def test_twenty_first_calls_at_once_open_the_file_once_though_one_is_cancelled(path: Path) -> None:
+    store = SqliteStore(path)
+    memory = open_memory(store)
+    calls = [asyncio.ensure_future(memory.remember(f"fact {n}", operation_id=f"o{n}")) for n in range(20)]
+    reads = [asyncio.ensure_future(memory.recall("fact")) for _ in range(5)]
+    await asyncio.sleep(0)  # each is queued now
+    assert calls[0].cancel()
+    assert reads[0].cancel()
+    answers = await asyncio.gather(*calls, *reads, return_exceptions=True)
+    cancelled = [answer for answer in answers if isinstance(answer, BaseException)]
+    assert [type(answer) for answer in cancelled] == [asyncio.CancelledError] * 2
+    stands = await memory.receipt("o0") is not None
+    assert await memory.count() == await memory.scope_revision() == 19 + stands
+    await store.close()

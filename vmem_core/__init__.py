@@ -14,8 +14,10 @@ from vmem_core.errors import (
     UnsupportedError,
     VmemError,
 )
+from vmem_core.ledger import Totals, UsageLedger, genai_prices_source
 from vmem_core.limits import Limits
-from vmem_core.models import Embeddings, LocalEmbedder, Usage
+from vmem_core.messages import ExtractionPolicy, Message, ToolCall
+from vmem_core.models import Embeddings, LLMReply, LocalEmbedder, Prompt, Usage, accounted
 from vmem_core.operations import UNSET
 from vmem_core.records import Draft, Link, Record, Scope, Source
 from vmem_core.results import (
@@ -45,6 +47,7 @@ __all__ = [
     "Draft",
     "EmbeddingMismatchError",
     "Embeddings",
+    "ExtractionPolicy",
     "ForgetEvent",
     "ForgetResult",
     "ForgetScopeResult",
@@ -52,13 +55,16 @@ __all__ = [
     "Hit",
     "InMemoryStore",
     "InvalidRequestError",
+    "LLMReply",
     "Limits",
     "Link",
     "LocalEmbedder",
     "MemorySession",
+    "Message",
     "Note",
     "OperationConflictError",
     "Page",
+    "Prompt",
     "Receipt",
     "Record",
     "RecordConflictError",
@@ -70,10 +76,15 @@ __all__ = [
     "SqliteStore",
     "Store",
     "StoreUnavailableError",
+    "ToolCall",
+    "Totals",
     "UnsupportedError",
     "Usage",
+    "UsageLedger",
     "VmemError",
     "WriteResult",
+    "accounted",
+    "genai_prices_source",
     "mend_string",
     "run_sync",
     "text_digest",

@@ -11,19 +11,46 @@ from html import escape
 from typing import Any
 
 _LONGEST_CELL = 240
+_MOST_SOURCES = 3
+_MOST_CHANGES = 20
+_SOURCE_NAMES = ("tool_name", "uri", "message_id")
+_STYLES = {
+    "text": "white-space:pre-wrap;min-width:14em",
+    "sources": "white-space:normal",
+    "origin": "white-space:normal",
+    "id": "white-space:nowrap;font-size:85%",
+}
 
 
 def record_row(record: Mapping[str, Any]) -> dict[str, str]:
-    """The cells of one record, by column."""
+    """The cells of one record, by column. Retracted and expiring records say so beside their origin."""
+    state = [record["origin"]]
+    if record["status"] != "active":
+        state.append(record["status"])
+    if record["expires_at"] is not None:
+        state.append(f"until {_moment(record['expires_at'])}")
     return {
         "text": record["text"],
-        "origin": record["origin"],
-        "status": record["status"],
-        "kind": record["kind"],
         "revision": str(record["revision"]),
-        "recorded at": record["recorded_at"][:19].replace("T", " "),
+        "origin": ", ".join(state),
+        "kind": record["kind"],
+        "sources": _sources(record["sources"]),
+        "recorded (UTC)": _moment(record["recorded_at"]),
         "id": record["id"],
     }
+
+
+def _moment(instant: str) -> str:
+    return instant[:19].replace("T", " ")
+
+
+def _sources(sources: Sequence[Mapping[str, Any]]) -> str:
+    """What kinds of source there are, and what was read, without a digest."""
+    shown = [
+        f"{source['kind']} {next((source[name] for name in _SOURCE_NAMES if source[name] is not None), '')}".rstrip()
+        for source in sources[:_MOST_SOURCES]
+    ]
+    return ", ".join(shown) + (f" and {len(sources) - _MOST_SOURCES} more" if len(sources) > _MOST_SOURCES else "")
 
 
 def hit_row(hit: Mapping[str, Any]) -> dict[str, str]:
@@ -32,26 +59,51 @@ def hit_row(hit: Mapping[str, Any]) -> dict[str, str]:
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """Rows of equal columns as an HTML table; long cells are cut with an ellipsis.
+    """Rows of equal columns as an HTML table; long cells are cut with an ellipsis, an id never.
 
-    >>> table([{"text": "<b>tea</b>"}])
-    '<table><tr><th>text</th></tr><tr><td>&lt;b&gt;tea&lt;/b&gt;</td></tr></table>'
+    >>> print(table([{"text": "<b>tea</b>"}]).replace("><", ">\\n<"))
+    <table>
+    <thead>
+    <tr>
+    <th style="text-align:left">text</th>
+    </tr>
+    </thead>
+    <tbody>
+    <tr>
+    <td style="text-align:left;white-space:pre-wrap;min-width:14em">&lt;b&gt;tea&lt;/b&gt;</td>
+    </tr>
+    </tbody>
+    </table>
     """
     if not rows:
         return "<p><em>nothing found</em></p>"
-    head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{_cell(text)}</td>" for text in row.values()) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in rows[0])
+    body = "".join("<tr>" + "".join(_cell(name, text) for name, text in row.items()) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cell(text: str) -> str:
-    return escape(text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…")
+def _cell(name: str, text: str) -> str:
+    style = "text-align:left;" + _STYLES.get(name, "white-space:nowrap")
+    if name == "id":
+        return f'<td style="{style}"><code>{escape(text)}</code></td>'
+    return f'<td style="{style}">{escape(_shortened(text))}</td>'
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…"
 
 
 def receipt(data: Mapping[str, Any]) -> str:
-    """A receipt as one line."""
-    changes = ", ".join(f"{c['action']} {c['record_id']} r{c['revision']}" for c in data["changes"][:20])
-    notes = ", ".join(f"{n['code']} ×{n['count']}" for n in data["notes"])
-    parts = [data["kind"], f"operation {data['operation_id']}", f"scope revision {data['scope_revision']}"]
-    parts += [part for part in (changes or "no change", notes, "redacted" if data["redacted"] else "") if part]
-    return f"<p><code>{escape(' · '.join(parts))}</code></p>"
+    """A receipt as one line, and one line for each change."""
+    parts = [data["kind"], f"scope revision {data['scope_revision']}", f"committed {_moment(data['committed_at'])} UTC"]
+    parts += [f"{note['code']} ×{note['count']}" for note in data["notes"]]
+    parts += ["redacted"] if data["redacted"] else []
+    changes = data["changes"]
+    lines = [f"operation {data['operation_id']}"]
+    lines += [f"{c['action']} {c['record_id']}, revision {c['revision']}" for c in changes[:_MOST_CHANGES]]
+    if len(changes) > _MOST_CHANGES:
+        lines.append(f"and {len(changes) - _MOST_CHANGES} more changes")
+    if not changes:
+        lines.append("no change")
+    shown = "<br>".join(f"<code>{escape(line)}</code>" for line in lines)
+    return f'<p style="text-align:left"><b>receipt</b>: {escape(" · ".join(parts))}<br>{shown}</p>'

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from vmem_core.errors import InvalidRequestError, UnsupportedError
+from vmem_core.ledger import Reservation, UsageLedger
+from vmem_core.logs import LOG
 from vmem_core.plan import Vectors
 from vmem_core.store import QueryVector
 from vmem_core.text import check_text
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 Purpose = Literal["document", "query"]
+_CHARACTERS_A_TOKEN = 4
+_REPLY_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,36 @@ class Usage:
     def __post_init__(self) -> None:
         check_integer(self.input_tokens, "usage.input_tokens", least=0)
         check_integer(self.output_tokens, "usage.output_tokens", least=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a language model is asked.
+
+    Args:
+        system: Its instructions.
+        user: The data it works on. It may hold memory text: do not log it.
+        schema: The JSON schema of the reply, for models that offer structured output.
+    """
+
+    system: str
+    user: str
+    schema: Mapping[str, Any] | None = None
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class LLMReply:
+    """What a language model answers: its text, what the call took, and the id of the model that ran.
+
+    >>> LLMReply('{"facts": []}', Usage(120, 8)).usage.output_tokens
+    8
+    """
+
+    text: str | None
+    usage: Usage | None = None
+    model_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,27 +121,162 @@ async def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
     return await result if inspect.isawaitable(result) else result
 
 
+class Accounted:
+    """A language model or an embedder that reports its usage. Made by :func:`accounted`."""
+
+    accounted = True
+
+    def __init__(self, target: Any, model_id: str | None) -> None:
+        self.target, self.model_id = target, model_id
+
+    def __repr__(self) -> str:
+        return f"accounted({type(self.target).__name__}, model_id={self.model_id!r})"
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it, as a language model or as an embedder."""
+        return await call(_embed_function(self.target), *args, **kwargs)
+
+
+def accounted(llm_or_embedder: Any, model_id: str | None = None) -> Accounted:
+    """Mark a language model or an embedder as one whose answers carry their ``usage``.
+
+    Args:
+        llm_or_embedder: Returns ``LLMReply`` or ``Embeddings`` with ``usage``.
+        model_id: The id that its calls are reserved and priced under.
+
+    Raises:
+        InvalidRequestError: If it cannot be called.
+    """
+    if not callable(_embed_function(llm_or_embedder)):
+        raise InvalidRequestError("must be a language model or an embedder", path="accounted")
+    return Accounted(llm_or_embedder, None if model_id is None else check_text(model_id, "model_id"))
+
+
+def _embed_function(target: Any) -> Any:
+    embed = getattr(target, "embed", None)
+    return embed if callable(embed) else target
+
+
 def check_embedder(embedder: object) -> Any:
     """None, an object with ``embed``, or a callable.
 
     Raises:
         InvalidRequestError: For anything else.
     """
-    if embedder is None or callable(getattr(embedder, "embed", None)) or callable(embedder):
+    if embedder is None or callable(_embed_function(embedder)):
         return embedder
     raise InvalidRequestError("must have embed(texts, *, purpose) or be such a callable", path="embedder")
 
 
-async def _embed(embedder: Any, texts: Sequence[str], purpose: Purpose) -> tuple[str, np.ndarray, np.ndarray]:
-    """Model id, unit float32 matrix, and which rows are embeddable."""
-    from vmem_core.ranking import unit
+def check_llm(llm: object) -> Any:
+    """None, or a callable that takes a :class:`Prompt`.
 
-    function = getattr(embedder, "embed", None) or embedder
-    answer = await call(function, list(texts), purpose=purpose)
-    if not isinstance(answer, Embeddings):
-        raise InvalidRequestError(f"must return Embeddings, not {type(answer).__name__}", path="embedder")
-    matrix, embeddable = unit(_matrix(answer.vectors, len(texts)))
-    return answer.model, matrix, embeddable
+    Raises:
+        InvalidRequestError: For anything else.
+    """
+    if llm is None or callable(llm):
+        return llm
+    raise InvalidRequestError("must be a callable that takes a Prompt; see LangChainLLM for models", path="llm")
+
+
+class ModelCalls:
+    """The one way to a session's models: through the ledger, if there is one, and checked on the way back.
+
+    Args:
+        llm: The language model, or None.
+        embedder: The embedder, or None.
+        ledger: Where calls are reserved and settled, or None.
+        llm_model_id: The id that language model calls are reserved under.
+        embedder_model_id: The id that embedding calls are reserved under.
+    """
+
+    def __init__(
+        self,
+        llm: Any,
+        embedder: Any,
+        ledger: UsageLedger | None = None,
+        llm_model_id: str | None = None,
+        embedder_model_id: str | None = None,
+    ) -> None:
+        self.llm, self.embedder, self._ledger = check_llm(llm), check_embedder(embedder), ledger
+        self._llm_model_id = llm_model_id or getattr(llm, "model_id", None)
+        self._embedder_model_id = embedder_model_id or getattr(embedder, "model_id", None)
+        self._warned = False
+
+    async def ask(self, prompt: Prompt) -> Any:
+        """What the language model answers: its text, or whatever a careless one returns.
+
+        Raises:
+            BudgetExceededError: If the ledger refuses, before the call runs.
+        """
+        size = len(prompt.system) + len(prompt.user)
+        reservation = self._reserve("memory-llm", self.llm, self._llm_model_id, size, _REPLY_TOKENS)
+        reply = await self._settled(reservation, call(self.llm, prompt))
+        return reply.text if isinstance(reply, LLMReply) else reply
+
+    async def embed_documents(self, texts: Sequence[str]) -> Vectors | None:
+        """The vectors of texts to be stored, by text; None without an embedder or a text.
+
+        Raises:
+            InvalidRequestError: If the embedder answers anything but one row of numbers a text.
+            BudgetExceededError: If the ledger refuses, before the call runs.
+        """
+        unique = list(dict.fromkeys(texts))
+        if self.embedder is None or not unique:
+            return None
+        model, matrix, embeddable = await self._embed(unique, "document")
+        rows = zip(unique, matrix, embeddable, strict=True)
+        return Vectors(model, matrix.shape[1], {text: _bytes(row) if ok else None for text, row, ok in rows})
+
+    async def embed_query(self, text: str) -> QueryVector:
+        """The vector of a query.
+
+        Raises:
+            InvalidRequestError: If the embedder answers anything but one row of numbers.
+            BudgetExceededError: If the ledger refuses, before the call runs.
+        """
+        model, matrix, embeddable = await self._embed([text], "query")
+        return QueryVector(model, matrix.shape[1], _bytes(matrix[0]) if embeddable[0] else None)
+
+    async def _embed(self, texts: list[str], purpose: Purpose) -> tuple[str, np.ndarray, np.ndarray]:
+        """Model id, unit float32 matrix, and which rows are embeddable."""
+        from vmem_core.ranking import unit
+
+        size = sum(map(len, texts))
+        reservation = self._reserve("memory-embedding", self.embedder, self._embedder_model_id, size, 0)
+        answer = await self._settled(reservation, call(_embed_function(self.embedder), texts, purpose=purpose))
+        if not isinstance(answer, Embeddings):
+            raise InvalidRequestError(f"must return Embeddings, not {type(answer).__name__}", path="embedder")
+        matrix, embeddable = unit(_matrix(answer.vectors, len(texts)))
+        return answer.model, matrix, embeddable
+
+    def _reserve(self, kind: str, target: Any, model_id: str | None, size: int, out: int) -> Reservation | None:
+        if self._ledger is None:
+            return None
+        is_accounted = bool(getattr(target, "accounted", False))
+        reservation = self._ledger.reserve(
+            kind, model_id, input_tokens=-(-size // _CHARACTERS_A_TOKEN), output_tokens=out, accounted=is_accounted
+        )
+        if not is_accounted and not self._warned:
+            self._warned = True
+            LOG.warning("a %s call reports no usage; its estimate stands. Mark it with accounted(...)", kind)
+        return reservation
+
+    async def _settled(self, reservation: Reservation | None, answering: Awaitable[Any]) -> Any:
+        """Await an answer and settle its reservation with the usage it reports; else the estimate stays."""
+        usage = None
+        try:
+            answer = await answering
+            usage = getattr(answer, "usage", None)
+        finally:
+            if reservation is not None and self._ledger is not None and not isinstance(usage, Usage):
+                self._ledger.keep(reservation)
+        if reservation is not None and self._ledger is not None and isinstance(usage, Usage):
+            model = getattr(answer, "model_id", None) or getattr(answer, "model", None)
+            self._ledger.settle(
+                reservation, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, model_id=model
+            )
+        return answer
 
 
 def _matrix(vectors: Any, rows: int) -> np.ndarray:
@@ -123,30 +292,6 @@ def _matrix(vectors: Any, rows: int) -> np.ndarray:
     if matrix.shape[0] != rows or matrix.shape[1] < 1:
         raise InvalidRequestError(f"has shape {matrix.shape}, expected {rows} row(s) of one size", path=path)
     return matrix
-
-
-async def embed_documents(embedder: Any, texts: Sequence[str]) -> Vectors | None:
-    """The vectors of texts to be stored, by text; None without an embedder or a text.
-
-    Raises:
-        InvalidRequestError: If the embedder answers anything but one row of numbers a text.
-    """
-    unique = list(dict.fromkeys(texts))
-    if embedder is None or not unique:
-        return None
-    model, matrix, embeddable = await _embed(embedder, unique, "document")
-    rows = zip(unique, matrix, embeddable, strict=True)
-    return Vectors(model, matrix.shape[1], {text: _bytes(row) if ok else None for text, row, ok in rows})
-
-
-async def embed_query(embedder: Any, text: str) -> QueryVector:
-    """The vector of a query.
-
-    Raises:
-        InvalidRequestError: If the embedder answers anything but one row of numbers.
-    """
-    model, matrix, embeddable = await _embed(embedder, [text], "query")
-    return QueryVector(model, matrix.shape[1], _bytes(matrix[0]) if embeddable[0] else None)
 
 
 def _bytes(row: np.ndarray) -> bytes:

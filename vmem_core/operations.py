@@ -104,6 +104,38 @@ class Operation:
         heads = (snapshot.heads.get(record_id) for record_id in snapshot.mentions)
         return Plan(receipt, present=tuple(head.record for head in heads if head is not None and head.record))
 
+    def next_revision(self, record: Record, snapshot: Snapshot, **changed: Any) -> Record:
+        """The record's next revision, stamped."""
+        return replace(
+            record,
+            revision=record.revision + 1,
+            recorded_at=snapshot.now,
+            operation_id=self.operation_id,
+            scope_revision=snapshot.scope_revision + 1,
+            **changed,
+        )
+
+    def new_record(self, draft: Draft, record_id: str, origin: Origin, snapshot: Snapshot) -> Record:
+        """A draft's first revision, stamped."""
+        return Record(
+            id=record_id,
+            revision=1,
+            scope=self.scope,
+            text=draft.text,
+            kind=draft.kind,
+            origin=origin,
+            status="active",
+            sources=draft.sources or (host_source(draft.text),),
+            links=draft.links,
+            importance=draft.importance,
+            metadata=draft.metadata,
+            created_at=snapshot.now,
+            recorded_at=snapshot.now,
+            expires_at=_expiry(snapshot.now, draft.ttl),
+            operation_id=self.operation_id,
+            scope_revision=snapshot.scope_revision + 1,
+        )
+
     def committed(self, snapshot: Snapshot, changes: Sequence[Change], notes: Sequence[Note] = (), **more: Any) -> Plan:
         """A plan with its receipt; ``more`` are the other fields of :class:`Plan`."""
         receipt = Receipt(
@@ -128,7 +160,7 @@ def check_generation(generation: Generation | None, model: str, dims: int) -> No
         raise EmbeddingMismatchError(generation.model_id, generation.dims, model, dims)
 
 
-def _settle_vectors(vectors: Vectors | None, snapshot: Snapshot, writes: Sequence[Write]) -> dict[str, Any]:
+def settle_vectors(vectors: Vectors | None, snapshot: Snapshot, writes: Sequence[Write]) -> dict[str, Any]:
     """Notes and a new generation that the vectors of some writes bring."""
     if vectors is None:
         return {"starts": None, "notes": ()}
@@ -142,7 +174,8 @@ def _settle_vectors(vectors: Vectors | None, snapshot: Snapshot, writes: Sequenc
     }
 
 
-def _changes(writes: Sequence[Write]) -> list[Change]:
+def changes_of(writes: Sequence[Write]) -> list[Change]:
+    """What a receipt says of some writes."""
     return [Change(write.record.id, write.record.revision, write.action) for write in writes]
 
 
@@ -151,6 +184,13 @@ def _expiry(now: datetime, ttl: timedelta | None) -> datetime | None:
         return None if ttl is None else now + ttl
     except OverflowError:
         raise InvalidRequestError("reaches beyond the year 9999; use None for no expiry", path="ttl") from None
+
+
+def find_equal(text: str, snapshot: Snapshot) -> Record | None:
+    """The first active record of an equal text, among those the snapshot has by the text's key."""
+    form = equality_form(text)
+    same = (record for record in snapshot.equals.get(text_key(text), ()) if equality_form(record.text) == form)
+    return next(same, None)
 
 
 def host_source(text: str) -> Source:
@@ -208,51 +248,24 @@ class Remember(Operation):
                 raise RecordConflictError(record_id)
         writes, present = [], []
         for draft, record_id in zip(self.drafts, self.ids, strict=True):
-            equal = self._equal(draft.text, snapshot)
+            equal = find_equal(draft.text, snapshot) if self.skip_equal else None
             if equal is None:
-                writes.append(self._create(draft, record_id, snapshot))
+                record = self.new_record(draft, record_id, self.origin, snapshot)
+                writes.append(Write("create", record, True, self.vectors.of(draft.text) if self.vectors else None))
             else:
                 present.append(equal)
-        settled = _settle_vectors(self.vectors, snapshot, writes)
+        settled = settle_vectors(self.vectors, snapshot, writes)
         notes = (Note("already_stored", len(present)),) if present else ()
         mentions = tuple(dict.fromkeys(record.id for record in present))
         return self.committed(
             snapshot,
-            _changes(writes),
+            changes_of(writes),
             (*notes, *settled["notes"]),
             writes=tuple(writes),
             mentions=mentions,
             present=tuple(present),
             starts=settled["starts"],
         )
-
-    def _equal(self, text: str, snapshot: Snapshot) -> Record | None:
-        if not self.skip_equal:
-            return None
-        form = equality_form(text)
-        same = [r for r in snapshot.equals.get(text_key(text), ()) if equality_form(r.text) == form]
-        return same[0] if same else None
-
-    def _create(self, draft: Draft, record_id: str, snapshot: Snapshot) -> Write:
-        record = Record(
-            id=record_id,
-            revision=1,
-            scope=self.scope,
-            text=draft.text,
-            kind=draft.kind,
-            origin=self.origin,
-            status="active",
-            sources=draft.sources or (host_source(draft.text),),
-            links=draft.links,
-            importance=draft.importance,
-            metadata=draft.metadata,
-            created_at=snapshot.now,
-            recorded_at=snapshot.now,
-            expires_at=_expiry(snapshot.now, draft.ttl),
-            operation_id=self.operation_id,
-            scope_revision=snapshot.scope_revision + 1,
-        )
-        return Write("create", record, True, self.vectors.of(draft.text) if self.vectors else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,17 +313,6 @@ class _OnRecord(Operation):
             raise RevisionConflictError(self.expected_revision, head.record.revision)
         return head.record
 
-    def next_revision(self, record: Record, snapshot: Snapshot, **changed: Any) -> Record:
-        """The record's next revision, stamped."""
-        return replace(
-            record,
-            revision=record.revision + 1,
-            recorded_at=snapshot.now,
-            operation_id=self.operation_id,
-            scope_revision=snapshot.scope_revision + 1,
-            **changed,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revise(_OnRecord):
@@ -342,34 +344,37 @@ class Revise(_OnRecord):
         record = self.current(snapshot)
         if not self.given and record.status == "active":
             raise InvalidRequestError("nothing to change is given; name at least one field", path="revise")
-        revised = self.next_revision(record, snapshot, status="active", **self._changed(record, snapshot.now))
+        changed = changed_fields(record, self.given, snapshot.now, by_model=self.by_model)
+        revised = self.next_revision(record, snapshot, status="active", **changed)
         vector = self.vectors.of(revised.text) if self.vectors else None
         writes = (Write("revise", revised, revised.text != record.text, vector),)
-        settled = _settle_vectors(self.vectors, snapshot, writes)
-        return self.committed(snapshot, _changes(writes), settled["notes"], writes=writes, starts=settled["starts"])
+        settled = settle_vectors(self.vectors, snapshot, writes)
+        return self.committed(snapshot, changes_of(writes), settled["notes"], writes=writes, starts=settled["starts"])
 
-    def _changed(self, record: Record, now: datetime) -> dict[str, Any]:
-        given = self.given
-        changed: dict[str, Any] = {
-            name: given[name] for name in ("text", "kind", "importance", "metadata", "links") if name in given
-        }
-        if "ttl" in given:
-            changed["expires_at"] = _expiry(now, given["ttl"])
-        changed.update(self._provenance(record))
-        return changed
 
-    def _provenance(self, record: Record) -> dict[str, Any]:
-        """Origin and sources change only if text, sources or origin is given."""
-        given = self.given
-        if self.by_model:
-            return {"sources": merge_sources(record.sources, given.get("sources") or ())}
-        changed: dict[str, Any] = {}
-        text = given.get("text", record.text)
-        if "sources" in given or "text" in given:
-            changed["sources"] = given.get("sources") or (host_source(text),)
-        if "origin" in given or "text" in given:
-            changed["origin"] = given.get("origin", "asserted")
+def changed_fields(record: Record, given: Mapping[str, Any], now: datetime, *, by_model: bool) -> dict[str, Any]:
+    """What a revise changes of a record. What is not given stays.
+
+    Args:
+        record: Its current revision.
+        given: The arguments that were given, with what None clears to filled in.
+        now: The stamp of the commit, which a ttl counts from.
+        by_model: Whether a model asks: then the origin stays and sources are added.
+    """
+    changed: dict[str, Any] = {
+        name: given[name] for name in ("text", "kind", "importance", "metadata", "links") if name in given
+    }
+    if "ttl" in given:
+        changed["expires_at"] = _expiry(now, given["ttl"])
+    if by_model:
+        changed["sources"] = merge_sources(record.sources, given.get("sources") or ())
         return changed
+    # Origin and sources change only if text, sources or origin is given.
+    if "sources" in given or "text" in given:
+        changed["sources"] = given.get("sources") or (host_source(given.get("text", record.text)),)
+    if "origin" in given or "text" in given:
+        changed["origin"] = given.get("origin", "asserted")
+    return changed
 
 
 def merge_sources(old: Sequence[Source], new: Sequence[Source]) -> tuple[Source, ...]:
@@ -402,7 +407,7 @@ class Retract(_OnRecord):
         if record.status == "retracted":
             return self.committed(snapshot, (), (Note("noop", 1),), mentions=(record.id,), present=(record,))
         writes = (Write("retract", self.next_revision(record, snapshot, status="retracted"), False),)
-        return self.committed(snapshot, _changes(writes), writes=writes)
+        return self.committed(snapshot, changes_of(writes), writes=writes)
 
 
 def _meet(record_id: str, head: Head | None) -> Forgotten:

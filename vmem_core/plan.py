@@ -25,12 +25,14 @@ class Reads:
         revisions: Whether the heads come with all their revisions.
         equal_texts: Keys (``text_key``) of texts whose active records are needed.
         whole_scope: Whether every record of the scope is needed, forgotten ones too.
+        message_ids: Messages of which must be known whether they were read before.
     """
 
     record_ids: tuple[str, ...] = ()
     revisions: bool = False
     equal_texts: tuple[int, ...] = ()
     whole_scope: bool = False
+    message_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class Snapshot:
         equals: Active, unexpired records of the scope by text key.
         generation: The active generation, if any.
         mentions: Ids of the records that the stored operation met without writing them.
+        processed: Those of the messages asked for that were read before.
     """
 
     scope_revision: int
@@ -105,6 +108,22 @@ class Snapshot:
     equals: Mapping[int, tuple[Record, ...]] = field(default_factory=dict)
     generation: Generation | None = None
     mentions: tuple[str, ...] = ()
+    processed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a plan is made against, from one read: a scope's revision and the records that matter.
+
+    Args:
+        scope_revision: Of the scope; 0 if nothing was ever written.
+        similar: For each search, the best active records, in order.
+        equals: By text key: the active records that may be of equal text.
+    """
+
+    scope_revision: int
+    similar: tuple[tuple[Record, ...], ...]
+    equals: Mapping[int, tuple[Record, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +193,7 @@ class Plan:
         starts: Model id and size of a generation that this write starts, or None.
         forgotten: What the caller is told of each forgotten id.
         present: Records met but not written, for the answer.
+        messages: Ids of messages that were read, to be kept: they are never read again.
     """
 
     receipt: Receipt
@@ -185,6 +205,7 @@ class Plan:
     starts: tuple[str, int] | None = None
     forgotten: tuple[Forgotten, ...] = ()
     present: tuple[Record, ...] = ()
+    messages: tuple[str, ...] = ()
 
     @property
     def replayed(self) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, cast
 
-from vmem_core import models
 from vmem_core.errors import InvalidRequestError
+from vmem_core.models import ModelCalls
 from vmem_core.records import KINDS, Scope, check_metadata
 from vmem_core.results import Hit, Hits, Match
 from vmem_core.store import MOST_RESULTS, Search, Store
@@ -55,7 +55,7 @@ def _check_flag(value: object, path: str) -> bool:
     return value
 
 
-async def recall(store: Store, scope: Scope, search: Search, embedder: Any) -> Hits:
+async def recall(store: Store, scope: Scope, search: Search, calls: ModelCalls) -> Hits:
     """The hits of a search; a blank text finds nothing.
 
     The query is embedded only once the store has a generation, and outside any transaction.
@@ -65,9 +65,9 @@ async def recall(store: Store, scope: Scope, search: Search, embedder: Any) -> H
     """
     if search.text is not None and is_blank(search.text):
         return Hits()
-    if search.text is not None and embedder is not None:
+    if search.text is not None and calls.embedder is not None:
         generation = store.known_generation or await store.embeddings.active()
         if generation is not None:
-            search = search.with_vector(await models.embed_query(embedder, search.text))
+            search = search.with_vector(await calls.embed_query(search.text))
     found = await store.search(scope, search)
     return Hits(Hit(f.record, f.score, cast(Match, f.match), f.vector_rank, f.lexical_rank) for f in found)

@@ -6,11 +6,13 @@ drafts counts; settings of the session do not. The text is only ever hashed with
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from vmem_core.messages import Message
 from vmem_core.records import Draft, Link, Source
 from vmem_core.text import text_digest
 
@@ -63,6 +65,40 @@ def revise(record_id: str, given: Mapping[str, Any], expected_revision: int | No
     if "sources" in arguments and not arguments["sources"] and "text" in arguments:
         arguments["sources"] = _sources(None, arguments["text"])
     return canonical("revise", {"id": record_id, "expected_revision": expected_revision, "given": arguments})
+
+
+def extract(messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
+    """The canonical form of ``extract``: the messages as they were given, in their order."""
+    return canonical("extract", {"messages": [_message(message) for message in messages], **arguments})
+
+
+def _message(message: Message) -> list[Any]:
+    """A message; what of its content JSON cannot hold counts by its type."""
+    calls = [[call.id, call.name, _any_json(dict(call.args))] for call in message.tool_calls]
+    return [
+        message.id,
+        message.role,
+        _any_json(message.content),
+        calls,
+        message.tool_call_id,
+        message.tool_name,
+        message.is_error,
+        message.run_id,
+        message.model_written,
+    ]
+
+
+def _any_json(value: Any) -> str:
+    try:
+        return json.dumps(value, sort_keys=True, default=_digest_of_other)
+    except (TypeError, ValueError, RecursionError):
+        return f"<{type(value).__name__}>"
+
+
+def _digest_of_other(value: Any) -> str:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "sha256:" + hashlib.sha256(value).hexdigest()
+    return f"<{type(value).__name__}>"
 
 
 def on_record(verb: str, record_id: str, expected_revision: int | None) -> str:

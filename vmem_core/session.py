@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, cast
 
-from vmem_core import cursors, listeners, models, recall, sync, tracing
+from vmem_core import cursors, listeners, planning, recall, requests, sync, tracing
 from vmem_core.errors import InvalidRequestError
 from vmem_core.ids import new_id as default_new_id
 from vmem_core.ids import new_salt
+from vmem_core.ledger import UsageLedger
 from vmem_core.limits import Limits
+from vmem_core.messages import ExtractionPolicy, Message, check_messages
+from vmem_core.models import ModelCalls
 from vmem_core.operations import (
     UNSET,
     Forget,
@@ -58,8 +61,15 @@ class MemorySession:
     Args:
         store: Where it is kept.
         scope: Whose memory it is. Reads and writes match this scope exactly.
+        llm: A language model: a callable of a ``Prompt``, sync or async, that returns a text or an ``LLMReply``.
+            With one, ``remember`` reconciles by default and ``extract`` works.
         embedder: Turns texts into vectors; None: records are found by their words.
+        extraction: What ``extract`` may read.
         on_forget: Called in order after each forget, with a ``ForgetEvent``; plain or async.
+        max_conflict_retries: How often a write is planned in all when other writers keep coming first.
+        ledger: Where every model call is reserved before it runs and settled after.
+        llm_model_id: The id that language model calls are reserved under.
+        embedder_model_id: The id that embedding calls are reserved under.
         limits: The largest values that are taken.
         new_id: Makes record ids; None: time-ordered UUIDs.
 
@@ -80,8 +90,14 @@ class MemorySession:
         store: Store,
         scope: Scope,
         *,
+        llm: Any = None,
         embedder: Any = None,
+        extraction: ExtractionPolicy = ExtractionPolicy(),  # noqa: B008 - frozen
         on_forget: Any = (),
+        max_conflict_retries: int = 3,
+        ledger: UsageLedger | None = None,
+        llm_model_id: str | None = None,
+        embedder_model_id: str | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         new_id: Callable[[], str] | None = None,
     ) -> None:
@@ -93,7 +109,9 @@ class MemorySession:
             raise InvalidRequestError("must be a callable that returns a new id", path="new_id")
         limits.check_scope(check_scope(scope))
         self._store, self._scope, self._limits = store, scope, limits
-        self._embedder = models.check_embedder(embedder)
+        self._calls = ModelCalls(llm, embedder, ledger, llm_model_id, embedder_model_id)
+        self._policy = _check_policy(extraction)
+        self._attempts = check_integer(max_conflict_retries, "max_conflict_retries", least=1)
         self._listeners = listeners.check_listeners(on_forget)
         self._new_id = new_id or default_new_id
 
@@ -130,9 +148,11 @@ class MemorySession:
         metadata: Mapping[str, Any] | None = None,
         ttl: timedelta | None = None,
         supersede: Supersede | None = None,
+        top_k: int = 5,
+        instructions: str | None = None,
         operation_id: str | None = None,
     ) -> WriteResult:
-        """Remember a text as a new record.
+        """Remember a text: as a new record, or reconciled with similar ones.
 
         Args:
             text: Stored exactly as given.
@@ -144,8 +164,12 @@ class MemorySession:
             importance: None, or 0 to 1.
             metadata: A JSON object.
             ttl: How long until it expires.
-            supersede: ``"add"``: whatever is there already. ``"skip_equal"``: unless an active record has an equal
+            supersede: ``"reconcile"`` (the default with an ``llm``): a model decides how it meets similar records;
+                the text stored is always yours. ``"add"`` (the default without): as a new record, whatever is there
+                already. ``"skip_equal"``: unless an active record has an equal
                 text, which is then met (``present``, and the note ``already_stored``) instead of a new record.
+            top_k: How many similar records a model sees, 1 to 1,000.
+            instructions: Appended to the prompt of reconciliation.
             operation_id: Makes a retry apply once.
 
         Raises:
@@ -157,19 +181,20 @@ class MemorySession:
         sources = tuple(sources) if sources is not None else None
         draft = Draft(text, id, kind, sources, tuple(links), importance, check_metadata(metadata), ttl)
         self._limits.check_draft(draft)
-        mode = self._check_supersede(supersede)
+        mode, extra = self._check_mode(supersede, top_k, instructions)
         with tracing.span("remember") as span:
             operation = Remember(
                 **self._operation(operation_id),
                 drafts=(draft,),
-                ids=(self._record_id(draft),),
+                ids=() if mode == "reconcile" else (self._record_id(draft),),
                 origin=_check_origin(origin),
                 skip_equal=mode == "skip_equal",
-                request_extra={"supersede": "default" if mode == "add" else mode},
+                request_extra=extra,
             )
-            outcome = await self._write(operation, operation_id)
-            span.record(records=len(outcome.records), generation=self._generation_number())
-            return _write_result(outcome)
+            if mode == "reconcile":
+                planned = await self._planner(top_k, instructions).remember(operation, operation_id is not None)
+                return self._told(span, planned)
+            return self._told(span, planning.Planned(await self._write(operation, operation_id)))
 
     async def remember_many(
         self, drafts: Sequence[Draft], *, origin: Origin = "asserted", operation_id: str | None = None
@@ -196,8 +221,67 @@ class MemorySession:
                 origin=_check_origin(origin),
             )
             outcome = await self._write(operation, operation_id)
-            span.record(records=len(outcome.records), generation=self._generation_number())
-            return _write_result(outcome)
+            return self._told(span, planning.Planned(outcome))
+
+    async def extract(
+        self,
+        messages: Sequence[Message],
+        *,
+        kind: Kind | None = None,
+        ttl: timedelta | None = None,
+        links: Sequence[Link] = (),
+        top_k: int = 5,
+        supersede: Literal["add", "reconcile"] | None = None,
+        instructions: str | None = None,
+        infer: bool = True,
+        operation_id: str | None = None,
+    ) -> WriteResult:
+        """Learn from a conversation: inferred records that cite the messages they come from.
+
+        Only what the session's ``ExtractionPolicy`` trusts is read. A message is read once in a scope, so that a
+        growing conversation can be sent again.
+
+        Args:
+            messages: The conversation, in order, each with an id of its own.
+            kind: Of all records; None: as the model says.
+            ttl: How long until they expire.
+            links: Relations of all records.
+            top_k: How many similar records the model sees a fact, 1 to 1,000.
+            supersede: ``"reconcile"`` (the default with an ``llm``) or ``"add"``.
+            instructions: Appended to the prompt of extraction.
+            infer: Whether a model makes facts of the texts; False: each readable text is a record.
+            operation_id: Makes a retry apply once.
+
+        Raises:
+            InvalidRequestError: For a wrong argument, or ``infer`` without an ``llm``.
+            OperationConflictError: If the operation id was used for another request.
+            RevisionConflictError: If other writers came first, ``max_conflict_retries`` times.
+            BudgetExceededError: If the ledger refuses a call; nothing is written then.
+        """
+        checked = check_messages(messages)
+        if infer and self._calls.llm is None:
+            raise InvalidRequestError("needs a session with an llm; or use infer=False", path="infer")
+        if supersede is not None:
+            check_choice(supersede, ("add", "reconcile"), "supersede")
+        kind = None if kind is None else cast(Kind, check_choice(kind, KINDS, "kind"))
+        links = check_values(links, Link, "links")
+        self._limits.check_links(links)
+        mode, extra = self._check_mode(supersede, top_k, instructions)
+        arguments = {"kind": kind, "ttl": check_ttl(ttl), "links": links, "infer": infer, **extra}
+        with tracing.span("extract") as span:
+            job = planning.ExtractionJob(
+                **self._operation(operation_id),
+                canonical_request=requests.extract(checked, arguments),
+                messages=checked,
+                policy=self._policy,
+                kind=kind,
+                ttl=ttl,
+                links=links,
+                reconciles=mode == "reconcile",
+                infer=infer,
+            )
+            planned = await self._planner(top_k, instructions).extract(job, operation_id is not None)
+            return self._told(span, planned)
 
     async def revise(
         self,
@@ -253,8 +337,7 @@ class MemorySession:
                 **self._on_record(record_id, expected_revision, operation_id), given=checked, by_model=by_model
             )
             outcome = await self._write(operation, operation_id)
-            span.record(records=len(outcome.records), generation=self._generation_number())
-            return _write_result(outcome)
+            return self._told(span, planning.Planned(outcome))
 
     async def retract(
         self,
@@ -282,8 +365,7 @@ class MemorySession:
         with tracing.span("retract") as span:
             operation = Retract(**self._on_record(record_id, expected_revision, operation_id), by_model=by_model)
             outcome = await self._store.run(operation)
-            span.record(records=len(outcome.records))
-            return _write_result(outcome)
+            return self._told(span, planning.Planned(outcome))
 
     async def forget(self, record_id: str, *, operation_id: str | None = None) -> ForgetResult:
         """Delete every revision, vector, token and source of a record, for good.
@@ -367,7 +449,7 @@ class MemorySession:
             metadata=check_metadata(metadata),
         )
         with tracing.span("recall") as span:
-            hits = await recall.recall(self._store, self._scope, search, self._embedder)
+            hits = await recall.recall(self._store, self._scope, search, self._calls)
             span.record(records=len(hits), generation=self._generation_number())
             return hits
 
@@ -425,11 +507,10 @@ class MemorySession:
 
     async def _write(self, operation: Remember | Revise, operation_id: str | None) -> Outcome:
         """Embed and run. A replay is answered before any embedding call."""
-        if self._embedder is not None and operation.texts():
+        if self._calls.embedder is not None and operation.texts():
             if operation_id is not None and (replayed := await self._store.replay(operation)) is not None:
                 return replayed
-            vectors = await models.embed_documents(self._embedder, operation.texts())
-            operation = operation.with_vectors(vectors)
+            operation = operation.with_vectors(await self._calls.embed_documents(operation.texts()))
         return await self._store.run(operation)
 
     def _operation(self, operation_id: str | None) -> dict[str, Any]:
@@ -451,13 +532,39 @@ class MemorySession:
         return checked
 
     def _record_id(self, draft: Draft) -> str:
-        return draft.id if draft.id is not None else self._check_id(self._new_id(), "new_id()")
+        return draft.id if draft.id is not None else self._made_id()
 
-    def _check_supersede(self, supersede: Supersede | None) -> Supersede:
-        mode = "add" if supersede is None else check_choice(supersede, _SUPERSEDES, "supersede")
-        if mode == "reconcile":
+    def _check_mode(
+        self, supersede: Supersede | None, top_k: int, instructions: str | None
+    ) -> tuple[Supersede, dict[str, Any]]:
+        """How a write meets similar records, and what of that makes a request another one."""
+        default: Supersede = "add" if self._calls.llm is None else "reconcile"
+        mode = default if supersede is None else cast(Supersede, check_choice(supersede, _SUPERSEDES, "supersede"))
+        if mode == "reconcile" and self._calls.llm is None:
             raise InvalidRequestError('"reconcile" needs a session with an llm; use "add"', path="supersede")
-        return cast(Supersede, mode)
+        check_integer(top_k, "top_k", least=1, most=MOST_RESULTS)
+        if instructions is not None:
+            check_text(instructions, "instructions")
+        # What is left out and its default are the same request, and the default follows the session.
+        return mode, {
+            "supersede": "default" if mode == default else mode, "top_k": top_k, "instructions": instructions
+        }  # fmt: skip
+
+    def _planner(self, top_k: int, instructions: str | None) -> planning.Planner:
+        return planning.Planner(
+            self._store, self._calls, self._limits, self._attempts, self._made_id, top_k, instructions
+        )
+
+    def _told(self, span: tracing.Span, planned: planning.Planned) -> WriteResult:
+        """What the caller and the span are told of a write."""
+        outcome = planned.outcome
+        generation = self._store.known_generation
+        number = None if generation is None else generation.number
+        span.record(records=len(outcome.records), retries=planned.retries, generation=number)
+        return WriteResult(outcome.receipt, outcome.replayed, outcome.records, planned.retries, outcome.present)
+
+    def _made_id(self) -> str:
+        return self._check_id(self._new_id(), "new_id()")
 
     def _check_drafts(self, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
         checked = check_values(drafts, Draft, "drafts")
@@ -501,5 +608,7 @@ def _check_origin(origin: object) -> Origin:
     return cast(Origin, check_choice(origin, ORIGINS, "origin"))
 
 
-def _write_result(outcome: Outcome) -> WriteResult:
-    return WriteResult(outcome.receipt, outcome.replayed, outcome.records, present=outcome.present)
+def _check_policy(policy: object) -> ExtractionPolicy:
+    if not isinstance(policy, ExtractionPolicy):
+        raise InvalidRequestError("must be an ExtractionPolicy", path="extraction")
+    return policy

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from vmem_core.operations import Operation
-from vmem_core.plan import Outcome
+from vmem_core.plan import Outcome, Survey
 from vmem_core.records import Record, Scope
 from vmem_core.results import Generation, Receipt
-from vmem_core.sync import Facade
 from vmem_core.values import check_choice
+
+if TYPE_CHECKING:
+    from vmem_core.sync import Facade
 
 MOST_RESULTS = 1_000
 
@@ -160,6 +162,14 @@ class Store(Protocol):
         Raises:
             EmbeddingMismatchError: If the query's vector is of another model or size than the active generation.
         """
+        ...
+
+    async def survey(self, scope: Scope, searches: Sequence[Search], equal_texts: Sequence[int]) -> Survey:
+        """The scope's revision, the best records of each search, and active records by text key, from one read."""
+        ...
+
+    async def processed(self, scope: Scope, message_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the messages that an extraction of this scope has read."""
         ...
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:

@@ -7,12 +7,14 @@ tokens (``tokens.py``) or limits of length (``limits.py``).
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 
 from vmem_core.errors import InvalidRequestError
 
 # Letters and symbols that Unicode calls visible but that show nothing: Hangul fillers, the blank Braille pattern.
 _INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+_LONG_SIGN_RUN = re.compile(r"((?:[^\w\s]){32})")
 _BLANK_CATEGORIES = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 
 
@@ -95,8 +97,14 @@ def equality_form(text: str) -> str:
     >>> equality_form(" Tea at 4 ") == equality_form("tea AT 4")
     True
     """
-    folded = unicodedata.normalize("NFC", text.strip()).casefold()
-    return unicodedata.normalize("NFC", folded)
+    return _compose(_compose(text.strip()).casefold())
+
+
+def _compose(text: str) -> str:
+    """NFC, in pieces where signs stand in long runs: sorting a run of marks takes quadratic time."""
+    if text.isascii():
+        return text
+    return "".join(unicodedata.normalize("NFC", piece) for piece in _LONG_SIGN_RUN.split(text))
 
 
 def text_key(text: str) -> int:

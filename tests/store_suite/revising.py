@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
-from fakes import ADA, BOB, Clock, FakeEmbedder, Ids, ids, open_memory, refusal, texts
+from fakes import ADA, BOB, START, Clock, FakeEmbedder, Ids, ids, open_memory, refusal, refusals, texts
 
 from vmem_core import (
     AssertedRecordError,
@@ -20,7 +22,6 @@ from vmem_core import (
     Store,
     text_digest,
 )
-from datetime import timedelta
 
 TEA = Source("user", text_digest("I like tea"), message_id="m1", chat_id="c1")
 SEARCHED = Source("tool", text_digest("{}"), tool_call_id="t1", tool_name="search", run_id="run1")
@@ -80,7 +81,8 @@ async def test_with_nothing_given_revise_brings_a_retracted_record_back(ada: Mem
     record = (await ada.remember("tea", origin="inferred", sources=[TEA])).records[0]
     await ada.retract(record.id)
     back = (await ada.revise(record.id, operation_id="back")).records[0]
-    assert (back.revision, back.status, back.text, back.origin, back.sources) == (3, "active", "tea", "inferred", (TEA,))
+    assert (back.revision, back.status, back.text) == (3, "active", "tea")
+    assert (back.origin, back.sources) == ("inferred", (TEA,))
     assert ids(await ada.recall("tea")) == [record.id]
 
 
@@ -116,7 +118,11 @@ async def test_a_new_text_keeps_the_origin_and_sources_that_come_with_it(ada: Me
     assert (revised.origin, revised.sources) == ("inferred", (SEARCHED,))
 
 
-@pytest.mark.parametrize("given", [{"kind": "working"}, {"importance": 0.1}, {"metadata": {}}, {"ttl": None}, {"links": ()}])
+@pytest.mark.parametrize(
+    "given",
+    [{"kind": "working"}, {"importance": 0.1}, {"metadata": {}}, {"ttl": None}, {"links": ()}],
+    ids=lambda given: next(iter(given)),
+)
 async def test_origin_and_sources_stay_unless_text_sources_or_origin_is_given(ada: MemorySession, given) -> None:
     record = (await ada.remember("tea", origin="inferred", sources=[TEA])).records[0]
     revised = (await ada.revise(record.id, **given)).records[0]
@@ -134,11 +140,10 @@ async def test_sources_alone_change_the_sources_and_origin_alone_the_origin(ada:
 async def test_a_stale_expected_revision_is_told_at_once(ada: MemorySession) -> None:
     record = (await ada.remember("tea")).records[0]
     await ada.revise(record.id, text="coffee", expected_revision=1)
-    for attempt in (
+    for error in await refusals(
         ada.revise(record.id, text="milk", expected_revision=1, operation_id="op"),
         ada.retract(record.id, expected_revision=1, operation_id="op"),
     ):
-        error = await refusal(attempt)
         assert isinstance(error, RevisionConflictError)
         assert (error.expected_revision, error.actual_revision, error.attempts) == (1, 2, 1)
         assert error.code == "revision_conflict"
@@ -161,11 +166,10 @@ async def test_without_an_expected_revision_writes_apply_in_series(ada: MemorySe
 
 async def test_a_model_may_not_touch_what_the_host_asserted(ada: MemorySession) -> None:
     record = (await ada.remember("tea")).records[0]
-    for attempt in (
+    for error in await refusals(
         ada.revise(record.id, text="coffee", by_model=True, operation_id="op"),
         ada.retract(record.id, by_model=True, operation_id="op"),
     ):
-        error = await refusal(attempt)
         assert isinstance(error, AssertedRecordError)
         assert (error.code, error.record_id) == ("asserted_record", record.id)
     assert await ada.history(record.id) == [record]
@@ -186,7 +190,8 @@ async def test_a_models_sources_are_kept_to_the_newest_fifty(ada: MemorySession)
     old = [Source("assistant", text_digest("x"), tool_call_id=f"c{n}") for n in range(50)]
     record = (await ada.remember("tea", origin="inferred", sources=old)).records[0]
     new = Source("assistant", text_digest("x"), tool_call_id="new")
-    assert (await ada.revise(record.id, text="milk", sources=[new], by_model=True)).records[0].sources == (*old[1:], new)
+    revised = (await ada.revise(record.id, text="milk", sources=[new], by_model=True)).records[0]
+    assert revised.sources == (*old[1:], new)
 
 
 async def test_a_replay_by_a_model_comes_before_the_check_of_origin(ada: MemorySession) -> None:
@@ -231,8 +236,9 @@ async def test_foreign_and_unknown_ids_are_not_found_in_the_same_words(ada: Memo
     await ada.forget("gone")
     messages = set()
     for record_id in ("adas", "gone", "unknown"):
-        for attempt in (bob.revise(record_id, text="x"), bob.retract(record_id), bob.revise(record_id, kind=None)):
-            error = await refusal(attempt)
+        for error in await refusals(
+            bob.revise(record_id, text="x"), bob.retract(record_id), bob.revise(record_id, kind=None)
+        ):
             assert isinstance(error, RecordNotFoundError)
             assert isinstance(error, LookupError)
             assert (error.code, error.record_id) == ("record_not_found", record_id)
@@ -245,8 +251,9 @@ async def test_foreign_and_unknown_ids_are_not_found_in_the_same_words(ada: Memo
 async def test_a_forgotten_id_is_a_conflict_in_its_own_scope(ada: MemorySession) -> None:
     await ada.remember("tea", id="gone")
     await ada.forget("gone")
-    for attempt in (ada.revise("gone", text="x"), ada.revise("gone"), ada.retract("gone"), ada.remember("x", id="gone")):
-        error = await refusal(attempt)
+    for error in await refusals(
+        ada.revise("gone", text="x"), ada.revise("gone"), ada.retract("gone"), ada.remember("x", id="gone")
+    ):
         assert isinstance(error, RecordConflictError)
         assert error.record_id == "gone"
     assert await ada.scope_revision() == 2

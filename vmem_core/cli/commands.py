@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -86,8 +88,12 @@ def demo(store: StoreOption = DEFAULT_STORE) -> None:
             raise
         raise Stop('the demo needs the extra "demo": pip install "versioned-memory[demo]"') from None
     opening.refuse_other_files(store)
+    out = output.console()
+    if not out.is_terminal:
+        out.width = 100
+    named = store != (os.environ.get("VMEM_STORE") or DEFAULT_STORE)
     with opening.closing_store(store) as opened:
-        kept = tour.run(opened, store, output.console())
+        kept = tour.run(opened, store, out, store_option=f"--store {shlex.quote(store)}" if named else "")
     if not kept:
         raise typer.Exit(1)
 

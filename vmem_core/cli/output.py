@@ -59,9 +59,9 @@ def instant(moment: datetime) -> str:
 
 
 def found_by(hit: Hit) -> str:
-    """How a hit was found, with its place in either list."""
+    """How a hit was found, with its place in either list, a line each."""
     ranks = (("meaning", hit.vector_rank), ("words", hit.lexical_rank))
-    return ", ".join(f"{name} #{rank}" for name, rank in ranks if rank is not None) or hit.match
+    return "\n".join(f"{name} #{rank}" for name, rank in ranks if rank is not None) or hit.match
 
 
 def source_line(source: Source) -> str:
@@ -114,7 +114,8 @@ def print_hits(out: Console, hits: Sequence[Hit]) -> None:
     if out.is_terminal:
         _print_rows(out, hits, lambda hit: hit.record, (found,))
     else:
-        print_lines(out, _plain(hits, [found, *_record_columns(lambda hit: hit.record)]))
+        flat: Column = ("found by", lambda hit: found_by(hit).replace("\n", ", "))
+        print_lines(out, _plain(hits, [flat, *_record_columns(lambda hit: hit.record)]))
 
 
 def print_history(out: Console, records: Sequence[Record]) -> None:
@@ -166,12 +167,17 @@ def _print_rows(
 ) -> None:
     """On a terminal: a table where it is wide enough, else one row below the other."""
     longest = max(cell_len(visible(record_of(row).id)) for row in rows)
-    if out.width >= longest + _BESIDE_ID + 24 * len(more):
+    if out.width >= longest + _BESIDE_ID + 13 * len(more):
         out.print(_table(rows, record_of, more))
         return
     for row in rows:
         record = record_of(row)
-        facts = (f"r{record.revision}", record.origin, record.status, *(show(row) for _, show in more))
+        facts = (
+            f"r{record.revision}",
+            record.origin,
+            record.status,
+            *(show(row).replace("\n", ", ") for _, show in more),
+        )
         out.print(Text(one_line(record.text)))
         out.print(Text(" · ".join(facts), ORIGIN_STYLES[record.origin]))
         out.print(Text(visible(record.id), "dim"), "", sep="\n", soft_wrap=True)  # nothing but the terminal wraps an id

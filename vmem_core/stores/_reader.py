@@ -15,11 +15,12 @@ import numpy as np
 from vmem_core import indexing
 from vmem_core.clock import Clock, read_micros
 from vmem_core.index import IndexCache, Row, ScopeIndex
+from vmem_core.plan import Survey
 from vmem_core.records import KINDS, ORIGINS, Record, Scope
 from vmem_core.results import Generation
 from vmem_core.store import Found, Listing, Search
 from vmem_core.stores import _sql
-from vmem_core.stores._transaction import ScopeState, load_state
+from vmem_core.stores._transaction import ScopeState, equals, load_state
 from vmem_core.values import to_micros
 
 _FAR: Final = 2**62
@@ -56,6 +57,16 @@ class Reader:
         rows = connection.execute(_sql.BODIES, (_sql.id_list([hit.entry for hit in ranked]),)).fetchall()
         records = {row[0]: _sql.load_record(scope, row[1], row[2], *row[4:7]) for row in rows}
         return [Found(records[h.number], h.score, h.match, h.vector_rank, h.lexical_rank) for h in ranked]
+
+    def survey(
+        self, connection: sqlite3.Connection, scope: Scope, searches: Sequence[Search], equal_texts: Sequence[int]
+    ) -> Survey:
+        """The scope's revision, the best records of each search, and active records by text key."""
+        state = load_state(connection, scope)
+        now = max(read_micros(self._clock), state.last_stamp)
+        similar = [tuple(found.record for found in self.search(connection, scope, search)) for search in searches]
+        equal = {key: equals(connection, scope, key, state, now) for key in equal_texts}
+        return Survey(state.revision, tuple(similar), equal)
 
     def _index(self, connection: sqlite3.Connection, state: ScopeState) -> ScopeIndex:
         scope_id = state.scope_id

@@ -50,6 +50,9 @@ TABLES: Final = (
     """create table vmem_mentions(receipt integer not null, number integer not null,
        primary key(receipt, number)) without rowid""",
     "create index vmem_mentions_number on vmem_mentions(number)",
+    # Ids of messages that an extraction has read: kept for good, so that nothing is read twice.
+    """create table vmem_messages(scope_id integer not null, message_id text not null,
+       primary key(scope_id, message_id)) without rowid""",
 )
 
 LOAD: Final = """select s.scope_id, s.revision, s.last_stamp, s.records, g.generation, g.model_id, g.dims, g.epoch,
@@ -85,6 +88,9 @@ UPDATE_RECORD: Final = """update vmem_records set entry = ?, revision = ?, chang
   expires_at = ?, text_key = coalesce(?, text_key), tokens = coalesce(?, tokens), facets = ? where number = ?"""
 INSERT_RECEIPT: Final = "insert into vmem_receipts values(?, ?, ?, ?, 0, ?, ?)"
 INSERT_MENTION: Final = "insert or ignore into vmem_mentions(receipt, number) values(?, ?)"
+INSERT_MESSAGE: Final = "insert or ignore into vmem_messages(scope_id, message_id) values(?, ?)"
+PROCESSED: Final = """select message_id from vmem_messages
+  where scope_id = ? and message_id in (select value from json_each(?))"""
 MENTIONED: Final = "select number from vmem_mentions where receipt = ? order by number"
 MENTIONS_OF: Final = "select receipt from vmem_mentions where number = ?"
 DELETE_MENTIONS: Final = "delete from vmem_mentions where number = ?"

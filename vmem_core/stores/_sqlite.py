@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -36,6 +37,8 @@ from vmem_core.stores._sqlite_setup import connect, set_journal, set_up, setting
 T = TypeVar("T")
 _LARGEST_GROUP: Final = 64  # operations that share a commit
 _JOIN_SECONDS: Final = 60.0
+_LONGEST_WAIT: Final = timedelta(days=24)  # SQLite counts milliseconds in 32 bits; beyond it would not wait at all
+_FORGETS: Final = ("forget", "forget_scope")
 
 
 class _Applied(NamedTuple):
@@ -66,6 +69,8 @@ class _Connection(aiosqlite.Connection):
 
     def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
         super().__init__(connector, iter_chunk_size=64)
+        self._gate = threading.RLock()  # a finalizer may close in the middle of run(), on the same thread
+        self._closed: Future[None] | None = None
         self._thread.daemon = True  # a process that forgets close() still exits; the store's finalizer drains first
         self._thread.start()
 
@@ -73,8 +78,15 @@ class _Connection(aiosqlite.Connection):
         """The store's finalizer closes; there is nobody to warn."""
 
     def run(self, function: Callable[[], object]) -> None:
-        """Queue a function; it must not raise."""
-        self._tx.put_nowait((None, _Job(function)))
+        """Queue a function; it must not raise.
+
+        Raises:
+            StoreUnavailableError: If the end is queued already: nobody would run it.
+        """
+        with self._gate:
+            if self._closed is not None:
+                raise StoreUnavailableError("the store is closed; make a new one for the same file", retryable=False)
+            self._tx.put_nowait((None, _Job(function)))
 
     def submit(self, function: Callable[[sqlite3.Connection], T]) -> Future[T]:
         """Queue a function of the open connection. A future cancelled while it waits is never run."""
@@ -96,10 +108,42 @@ class _Connection(aiosqlite.Connection):
             self._connection = self._connector()
         return self._connection
 
-    def finish(self) -> None:
-        """Run what is queued, close, and end the thread; do not wait for it."""
+    def finish(self) -> Future[None]:
+        """Run what is queued, close, and end the thread; the future is done when the file is closed."""
+        with self._gate:
+            if self._closed is None:
+                self._closed = Future()
+                self._closed.set_running_or_notify_cancel()  # whoever waits may be cancelled, the end is not
+                self._tx.put_nowait((None, _Job(self._end)))
+            return self._closed
+
+    def _end(self) -> None:
+        assert self._closed is not None
         # stop() from the thread itself finds no event loop there, so it leaves none to be called back.
-        self.run(self.stop)
+        self.stop()
+        self._close()
+        self._closed.set_result(None)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def hold(self, release: threading.Event) -> None:
+        """Close the file once what is queued is done, and keep the thread still until the event; then go on."""
+        held = threading.Event()
+
+        def keep_still() -> None:
+            self._close()
+            held.set()
+            release.wait()
+
+        try:
+            self.run(keep_still)
+        except StoreUnavailableError:
+            self.join()  # the end is queued: it closes the file
+        else:
+            held.wait()
 
     def join(self) -> None:
         """Wait for the thread's end."""
@@ -132,16 +176,18 @@ class Engine:
         cache_bytes: int,
         probe: Callable[[str], None] = lambda step: None,
     ) -> None:
-        self.path, self.clock, self.asked_language, self.busy_timeout = path, clock, language, busy_timeout
+        self.path, self.clock, self.asked_language = path, clock, language
+        self.busy_timeout = min(busy_timeout, _LONGEST_WAIT)
         self.pid = os.getpid()
         self.generation: Generation | None = None
         self._cache_bytes, self._probe = cache_bytes, probe
         self._language: str | None = None
         self._reader: Reader | None = None
         self._pending: deque[tuple[Operation, Future[Outcome]]] = deque()
-        self._scrub_owed = False
+        self._scrub_owed = True  # whoever had the file before may have died between a forget and its scrub
         self._writer_connection = _Connection(self._open_writer)
         self._reader_connection = _Connection(self._open_reader)
+        _ENGINES.add(self)
 
     # --- from any thread --------------------------------------------------------------------------------------
 
@@ -149,8 +195,12 @@ class Engine:
         """Queue an operation; those that wait together share a commit."""
         future: Future[Outcome] = Future()
         self._pending.append((operation, future))
-        self._writer_connection.run(self._drain)
-        return future
+        try:
+            self._writer_connection.run(self._drain)
+        except StoreUnavailableError:
+            if future.cancel():
+                raise
+        return future  # also if an earlier call has taken it along after all
 
     def write(self, function: Callable[[sqlite3.Connection], T]) -> Future[T]:
         """Queue a function on the writing connection, outside any transaction."""
@@ -169,9 +219,16 @@ class Engine:
 
         return self._reader_connection.submit(snapshot)
 
+    @property
+    def connections(self) -> tuple[_Connection, _Connection]:
+        """The one that reads, which needs the other to open, and the one that writes."""
+        return self._reader_connection, self._writer_connection
+
     def stop(self) -> None:
-        """Run what is queued, close both connections, end both threads."""
-        connections = (self._reader_connection, self._writer_connection)
+        """Run what is queued, close both connections, end both threads. Not in a forked child, which has neither."""
+        if self.pid != os.getpid():
+            return
+        connections = self.connections
         for connection in connections:
             connection.finish()
             # A store may be collected on one of these very threads, which cannot wait for itself or the other.
@@ -252,7 +309,8 @@ class Engine:
         applied = [result for result in results if isinstance(result, _Applied)]
         for one in applied:
             self.generation = one.generation
-        self._scrub_owed = self._scrub_owed or any(one.plan.forgets for one in applied)
+        # A forget that finds nothing left to do scrubs too: another process may owe it.
+        self._scrub_owed = self._scrub_owed or any(one.plan.receipt.kind in _FORGETS for one in applied)
         if self._scrub_owed:
             self._scrub_owed = not truncate_log(connection)
         clean = not self._scrub_owed
@@ -267,8 +325,13 @@ class Engine:
     def scrub(self, connection: sqlite3.Connection) -> None:
         """VACUUM and truncate the log; waits for readers up to the busy timeout."""
         connection.execute("begin immediate")
-        connection.execute(_sql.DROP_HUSKS)
-        connection.execute("commit")
+        try:
+            connection.execute(_sql.DROP_HUSKS)
+            connection.execute("commit")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            raise
         connection.execute("vacuum")
         if not truncate_log(connection, wait=self.busy_timeout):
             self._scrub_owed = True
@@ -284,8 +347,8 @@ class Engine:
     def _open_writer(self) -> sqlite3.Connection:
         connection = connect(self.path, self.busy_timeout)
         try:
+            set_up(connection, self.asked_language)  # first: a file that is refused is left as it is
             set_journal(connection, self.busy_timeout)
-            set_up(connection, self.asked_language)
             self._language = setting(connection, "language")
             self._reader = self._reader or Reader(self.clock, self._language, self._cache_bytes)
             self.see_generation(connection)
@@ -299,3 +362,28 @@ class Engine:
         connection = connect(self.path, self.busy_timeout)
         connection.execute("pragma query_only = on")
         return connection
+
+
+# --- fork -----------------------------------------------------------------------------------------------------------
+
+# SQLite forbids to carry an open file across a fork: the child would inherit the note that the file is locked, but not
+# the lock. A parent that closed would then take the log away under the child, with all that the child committed. So
+# files are closed while a fork happens, and opened again on their next use, in the parent and in the child.
+_ENGINES: Final[weakref.WeakSet[Engine]] = weakref.WeakSet()
+_FORKING = threading.local()
+
+
+def _before_fork() -> None:
+    _FORKING.done = threading.Event()
+    for engine in list(_ENGINES):
+        if engine.pid == os.getpid() and not any(connection.is_current for connection in engine.connections):
+            for connection in engine.connections:
+                connection.hold(_FORKING.done)
+
+
+def _after_fork_in_parent() -> None:
+    _FORKING.done.set()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)

@@ -11,7 +11,7 @@ from datetime import timedelta
 import tenacity
 
 from vmem_core import indexing
-from vmem_core.errors import InvalidRequestError, SchemaVersionError
+from vmem_core.errors import InvalidRequestError, SchemaVersionError, StoreUnavailableError
 from vmem_core.stores import _sql
 from vmem_core.stores._sqlite_errors import is_busy
 from vmem_core.tokens import DEFAULT_LANGUAGE, TOKENIZER_VERSION
@@ -63,7 +63,7 @@ def set_up(connection: sqlite3.Connection, language: str | None) -> None:
             connection.execute("insert into vmem_schema values(?)", (_sql.SCHEMA_VERSION,))
             settings = [("language", language or DEFAULT_LANGUAGE), ("tokenizer", str(TOKENIZER_VERSION))]
             connection.executemany("insert into vmem_store values(?, ?)", settings)
-        elif int(setting(connection, "tokenizer")) < TOKENIZER_VERSION:
+        elif not _is_current(connection):
             _tokenize_again(connection)
         connection.execute("commit")
     except BaseException:
@@ -81,17 +81,32 @@ def _has_tables(connection: sqlite3.Connection) -> bool:
 def _is_current(connection: sqlite3.Connection) -> bool:
     if not _has_tables(connection):
         return False
-    version = connection.execute("select max(version) from vmem_schema").fetchone()[0]
-    tokenizer = int(setting(connection, "tokenizer"))
-    if not isinstance(version, int) or version > _sql.SCHEMA_VERSION:
-        raise SchemaVersionError(version if isinstance(version, int) else 0, _sql.SCHEMA_VERSION)
+    # The version first: a newer schema may keep its settings elsewhere.
+    version = _number(connection.execute("select max(version) from vmem_schema").fetchone()[0])
+    if version > _sql.SCHEMA_VERSION:
+        raise SchemaVersionError(version, _sql.SCHEMA_VERSION)
+    tokenizer = _number(setting(connection, "tokenizer"))
     if tokenizer > TOKENIZER_VERSION:
         raise SchemaVersionError(version, _sql.SCHEMA_VERSION)
     return tokenizer == TOKENIZER_VERSION
 
 
+def _number(value: object) -> int:
+    if not str(value).isdecimal():
+        raise _not_ours()
+    return int(str(value))
+
+
+def _not_ours() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        "the file has vmem_* tables that this library did not make; rename them, or use another file", retryable=False
+    )
+
+
 def setting(connection: sqlite3.Connection, name: str) -> str:
     row = connection.execute("select value from vmem_store where name = ?", (name,)).fetchone()
+    if row is None:
+        raise _not_ours()
     return str(row[0])
 
 

@@ -71,11 +71,20 @@ def load(connection: sqlite3.Connection, operation: Operation, clock: Clock) -> 
         now=from_micros(now),
         stored=state.stored,
         heads=heads | mentioned,
-        equals={key: _equals(connection, operation.scope, key, state, now) for key in reads.equal_texts},
+        equals={key: equals(connection, operation.scope, key, state, now) for key in reads.equal_texts},
         generation=state.generation,
         mentions=tuple(mentioned),
+        processed=processed(connection, state, reads.message_ids),
     )
     return Loaded(snapshot, state, numbers)
+
+
+def processed(connection: sqlite3.Connection, state: ScopeState, message_ids: Sequence[str]) -> frozenset[str]:
+    """Those of the messages that an extraction of the scope has read."""
+    if not message_ids or state.scope_id is None:
+        return frozenset()
+    rows = connection.execute(_sql.PROCESSED, (state.scope_id, _sql.id_list(message_ids)))
+    return frozenset(row[0] for row in rows)
 
 
 def _heads(
@@ -127,7 +136,7 @@ def _written(
     return written
 
 
-def _equals(connection: sqlite3.Connection, scope: Scope, key: int, state: ScopeState, now: int) -> tuple[Record, ...]:
+def equals(connection: sqlite3.Connection, scope: Scope, key: int, state: ScopeState, now: int) -> tuple[Record, ...]:
     rows = connection.execute(_sql.EQUAL_TEXTS, (key, *state.numbers, now)).fetchall()
     return tuple(_record(scope, row) for row in rows)
 
@@ -156,6 +165,8 @@ def apply(
     request = plan.request.salt + plan.request.digest
     row = (changed, state.scope_id, receipt.operation_id, committed, request, _sql.receipt_body(receipt))
     connection.execute(_sql.INSERT_RECEIPT, row)
+    for message_id in plan.messages:
+        connection.execute(_sql.INSERT_MESSAGE, (state.scope_id, message_id))
     for record_id in plan.mentions:
         connection.execute(_sql.INSERT_MENTION, (changed, loaded.numbers[record_id]))
     connection.execute(_sql.UPDATE_SCOPE, (receipt.scope_revision, committed, state.records, state.scope_id))

@@ -16,7 +16,7 @@ from vmem_core import sync
 from vmem_core.clock import Clock, check_clock, read_micros
 from vmem_core.errors import StoreUnavailableError
 from vmem_core.operations import Operation
-from vmem_core.plan import Head, Outcome, Plan, Reads, Snapshot, StoredReceipt, StoredRequest, Write, Written
+from vmem_core.plan import Head, Outcome, Plan, Reads, Snapshot, StoredReceipt, StoredRequest, Survey, Write, Written
 from vmem_core.records import Record, Scope
 from vmem_core.results import Generation, Receipt
 from vmem_core.store import Found, Listing, Search, check_language
@@ -65,6 +65,7 @@ class _Scope:
     rows: list[_Row] = field(default_factory=list)
     receipts: dict[str, StoredReceipt] = field(default_factory=dict)
     mentions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    messages: set[str] = field(default_factory=set)
     by_key: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     changed: set[int] = field(default_factory=set)  # numbers the index has not seen yet
     index: ScopeIndex | None = None
@@ -188,6 +189,7 @@ class InMemoryStore:
             equals={key: self._equals(scope, key, now) for key in reads.equal_texts},
             generation=self._generation,
             mentions=mentions,
+            processed=frozenset(scope.messages.intersection(reads.message_ids)),
         )
 
     def _heads(self, scope: _Scope, reads: Reads, mentions: Sequence[str]) -> dict[str, Head]:
@@ -209,6 +211,7 @@ class InMemoryStore:
             self._forget(self._rows[record_id])
         for record_id in plan.mentions:
             self._rows[record_id].mentioned_by.append(plan.receipt.scope_revision)
+        scope.messages.update(plan.messages)
         scope.revision = plan.receipt.scope_revision
         scope.last_stamp = to_micros(plan.receipt.committed_at)
         assert plan.request is not None
@@ -256,21 +259,37 @@ class InMemoryStore:
 
     async def search(self, scope: Scope, search: Search) -> list[Found]:
         """The best hits, in order."""
-        from vmem_core import indexing
+        with self._lock:
+            return self._search(self._scope(scope), search)
 
+    async def survey(self, scope: Scope, searches: Sequence[Search], equal_texts: Sequence[int]) -> Survey:
+        """The scope's revision, the best records of each search, and active records by text key, from one read."""
         with self._lock:
             state = self._scope(scope)
-            if search.recorded_as_of is not None or search.at_scope_revision is not None:
-                return self._search_known(state, search)
             now = max(read_micros(self._clock), state.last_stamp)
-            query = indexing.index_query(search, self._language, now, self._generation)
-            ranked = indexing.rank(self._index(state), search, query)
-            found = ((state.rows[hit.number].record, hit) for hit in ranked)
-            return [
-                Found(replace(record), hit.score, hit.match, hit.vector_rank, hit.lexical_rank)
-                for record, hit in found
-                if record is not None
-            ]
+            similar = tuple(tuple(found.record for found in self._search(state, one)) for one in searches)
+            equals = {key: self._equals(state, key, now) for key in equal_texts}
+            return Survey(state.revision, similar, equals)
+
+    async def processed(self, scope: Scope, message_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the messages that an extraction of this scope has read."""
+        with self._lock:
+            return frozenset(self._scope(scope).messages.intersection(message_ids))
+
+    def _search(self, state: _Scope, search: Search) -> list[Found]:
+        from vmem_core import indexing
+
+        if search.recorded_as_of is not None or search.at_scope_revision is not None:
+            return self._search_known(state, search)
+        now = max(read_micros(self._clock), state.last_stamp)
+        query = indexing.index_query(search, self._language, now, self._generation)
+        ranked = indexing.rank(self._index(state), search, query)
+        found = ((state.rows[hit.number].record, hit) for hit in ranked)
+        return [
+            Found(replace(record), hit.score, hit.match, hit.vector_rank, hit.lexical_rank)
+            for record, hit in found
+            if record is not None
+        ]
 
     def _search_known(self, state: _Scope, search: Search) -> list[Found]:
         from vmem_core import indexing

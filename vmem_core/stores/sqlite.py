@@ -18,7 +18,7 @@ from vmem_core import sync
 from vmem_core.clock import Clock, check_clock
 from vmem_core.errors import InvalidRequestError, StoreUnavailableError
 from vmem_core.operations import Operation
-from vmem_core.plan import Outcome
+from vmem_core.plan import Outcome, Survey
 from vmem_core.records import Record, Scope
 from vmem_core.results import Generation, Receipt
 from vmem_core.store import Found, Listing, Search, check_language
@@ -129,7 +129,7 @@ class SqliteStore:
             return self._engine
 
     def _leave_parent(self) -> None:
-        """In a forked child: the parent's connections are not ours to use or close, and its lock may be held."""
+        """In a forked child: the parent's threads are not here, and its lock may be held."""
         _OF_PARENTS.append(self._engine)
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -145,9 +145,10 @@ class SqliteStore:
             self._closed = True
             engine, self._engine = self._engine, None
         if engine is not None and engine.pid == os.getpid():
+            for connection in engine.connections:
+                await asyncio.wrap_future(connection.finish())
             if self._finalizer is not None:
                 self._finalizer.detach()
-            await asyncio.to_thread(engine.stop)
 
     async def run(self, operation: Operation) -> Outcome:
         """Decide an operation and apply its plan, in one transaction."""
@@ -166,6 +167,24 @@ class SqliteStore:
     async def search(self, scope: Scope, search: Search) -> list[Found]:
         """The best hits, in order."""
         found: list[Found] = await self._read(lambda connection, reader: reader.search(connection, scope, search))
+        return found
+
+    async def survey(self, scope: Scope, searches: Sequence[Search], equal_texts: Sequence[int]) -> Survey:
+        """The scope's revision, the best records of each search, and active records by text key, from one read."""
+        found: Survey = await self._read(
+            lambda connection, reader: reader.survey(connection, scope, searches, equal_texts)
+        )
+        return found
+
+    async def processed(self, scope: Scope, message_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the messages that an extraction of this scope has read."""
+        from vmem_core.stores import _transaction
+
+        found: frozenset[str] = await self._read(
+            lambda connection, _: _transaction.processed(
+                connection, _transaction.load_state(connection, scope), message_ids
+            )
+        )
         return found
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:

@@ -1,0 +1,276 @@
+"""Writes that are planned before they are committed: read, ask, plan, commit; and again when others came first.
+
+Owns the order of the calls: what is asked of a model, when, and how often. No transaction, connection or lock is
+held meanwhile. Does not own any decision (``reconcile.py``, ``edits.py``, ``messages.py``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from vmem_core import extract, reconcile
+from vmem_core.edits import ApplyEdits, Extract, ReconciledRemember
+from vmem_core.errors import RevisionConflictError
+from vmem_core.extract import Fact
+from vmem_core.limits import Limits
+from vmem_core.messages import ExtractionPolicy, Message, Reading, read_messages
+from vmem_core.models import ModelCalls, Prompt
+from vmem_core.operations import Remember, host_source
+from vmem_core.plan import Outcome, Survey, Vectors
+from vmem_core.reconcile import Edits, Template
+from vmem_core.records import Kind, Link, Record, Scope
+from vmem_core.replies import Reply, read_decisions, read_facts
+from vmem_core.store import QueryVector, Search, Store
+from vmem_core.text import equality_form, text_key
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a write came to: the store's answer, and how often it was planned again."""
+
+    outcome: Outcome
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractionJob:
+    """One ``extract``, checked.
+
+    Args:
+        scope: Whose memory it is.
+        operation_id: Of the operation.
+        salt: For the digest of its request.
+        canonical_request: Its canonical form.
+        messages: The conversation.
+        policy: What may be read of it.
+        kind: Of all records, or None.
+        ttl: Time to live of all records.
+        links: Of all records.
+        reconciles: Whether facts meet similar records.
+        infer: Whether a model makes facts.
+    """
+
+    scope: Scope
+    operation_id: str
+    salt: bytes
+    canonical_request: str
+    messages: tuple[Message, ...]
+    policy: ExtractionPolicy
+    kind: Kind | None
+    ttl: timedelta | None
+    links: tuple[Link, ...]
+    reconciles: bool
+    infer: bool
+
+    def operation(self, **more: Any) -> Extract:
+        """The operation that commits it; ``more`` are its other fields."""
+        return Extract(
+            scope=self.scope,
+            operation_id=self.operation_id,
+            salt=self.salt,
+            canonical_request=self.canonical_request,
+            **more,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What an extraction found: its facts, the notes so far, and the messages that count as read."""
+
+    facts: tuple[Fact, ...] = ()
+    notes: Mapping[str, int] = field(default_factory=dict)
+    message_ids: tuple[str, ...] = ()
+
+
+class Planner:
+    """Plans the writes of one call of a session.
+
+    Args:
+        store: Where memory is kept.
+        calls: The way to the models.
+        limits: The largest values.
+        attempts: How often a write is planned in all.
+        new_id: Makes record ids.
+        top_k: How many similar records a fact is compared with.
+        instructions: The host's, appended to the prompt of the verb.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        calls: ModelCalls,
+        limits: Limits,
+        attempts: int,
+        new_id: Callable[[], str],
+        top_k: int,
+        instructions: str | None,
+    ) -> None:
+        self._store, self._calls, self._limits, self._attempts = store, calls, limits, attempts
+        self._new_id, self._top_k, self._instructions = new_id, top_k, instructions
+
+    async def remember(self, operation: Remember, is_retry: bool) -> Planned:
+        """Reconcile one host text and commit it.
+
+        Args:
+            operation: The plain add it would be without a model.
+            is_retry: Whether the caller gave the operation id, so that it may have been committed before.
+        """
+        if is_retry and (replayed := await self._store.replay(operation)) is not None:
+            return Planned(replayed)
+        draft = operation.drafts[0]
+        fact = Fact(draft.text, draft.sources or (host_source(draft.text),), draft.kind, draft.importance)
+        template = Template(
+            operation.origin, self._new_id, draft.links, draft.metadata, draft.ttl, draft.id, draft.kind,
+            self._limits.text_chars,
+        )  # fmt: skip
+        base = ReconciledRemember(
+            scope=operation.scope,
+            operation_id=operation.operation_id,
+            salt=operation.salt,
+            canonical_request=operation.request(),
+            origin=operation.origin,
+        )
+        return await self._reconcile(base, [fact], template)
+
+    async def extract(self, job: ExtractionJob, is_retry: bool) -> Planned:
+        """Read a conversation, make facts of it, and commit them.
+
+        Args:
+            job: The extraction.
+            is_retry: Whether the caller gave the operation id, so that it may have been committed before.
+        """
+        if is_retry and (replayed := await self._store.replay(job.operation())) is not None:
+            return Planned(replayed)
+        found = await self._facts(job, await self._reading(job))
+        base = job.operation(notes=found.notes, message_ids=found.message_ids)
+        template = Template(
+            "inferred", self._new_id, job.links, {}, job.ttl, None, job.kind, self._limits.text_chars
+        )  # fmt: skip
+        if job.reconciles and found.facts:
+            return await self._reconcile(base, found.facts, template)
+        edits = reconcile.add_all(found.facts, template)
+        operation = replace(base, edits=tuple(edits.edits))
+        return Planned(await self._store.run(operation.with_vectors(await self._embed(operation, None))))
+
+    async def _reading(self, job: ExtractionJob) -> Reading:
+        """What of the conversation may be read and was not read before."""
+        ids = [message.id for message in job.messages]
+        processed = await self._store.processed(job.scope, ids) if ids else frozenset()
+        return read_messages(
+            job.messages, job.policy, job.scope, most_chars=self._limits.message_chars, processed=processed
+        )
+
+    async def _facts(self, job: ExtractionJob, reading: Reading) -> _Facts:
+        """The facts of what was read: one model call, once more if its reply is unreadable."""
+        notes = Counter(reading.notes)
+        if not reading.sources:
+            notes["nothing_readable"] += 1
+            return _Facts(notes=notes)
+        if not job.infer:
+            facts = extract.facts_as_read(reading, job.kind)
+            return _Facts(tuple(facts), notes, reading.read_ids)
+        prompt = extract.extraction_prompt(reading.sources, self._instructions)
+        reply = await self._ask(prompt, read_facts)
+        if reply.outcome != "read":
+            notes[reply.outcome] += 1
+            return _Facts(notes=notes, message_ids=reading.read_ids if reply.outcome == "refused" else ())
+        facts, more = extract.facts_of_reply(reply, reading.sources, job.kind, self._limits)
+        return _Facts(tuple(facts), notes + more, reading.read_ids)
+
+    async def _ask(self, prompt: Prompt, read: Callable[[object], Reply[Any]]) -> Reply[Any]:
+        reply = read(await self._calls.ask(prompt))
+        if reply.outcome == "unparsed":
+            reply = read(await self._calls.ask(prompt))
+        return reply
+
+    # --- reconciliation ---------------------------------------------------------------------------------------
+
+    async def _reconcile(self, base: ApplyEdits, facts: Sequence[Fact], template: Template) -> Planned:
+        """Plan against the scope as it is and commit; when it moved meanwhile, read and plan again."""
+        vectors = await self._calls.embed_documents([fact.text for fact in facts])
+        for attempt in range(1, self._attempts + 1):
+            survey = await self._survey(base.scope, facts, vectors)
+            operation = await self._plan(base, facts, template, survey)
+            embedded = operation.with_vectors(await self._embed(operation, vectors))
+            try:
+                return Planned(await self._store.run(embedded), attempt - 1)
+            except RevisionConflictError as conflict:
+                if attempt == self._attempts:
+                    raise RevisionConflictError(conflict.expected_revision, conflict.actual_revision, attempt) from None
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _survey(self, scope: Scope, facts: Sequence[Fact], vectors: Vectors | None) -> Survey:
+        """Similar and equal records of all facts, from one read."""
+        generation = self._store.known_generation
+        if vectors is not None and generation is None:
+            generation = await self._store.embeddings.active()
+        searches = []
+        for fact in facts:
+            vector = None
+            if vectors is not None and generation is not None:
+                vector = QueryVector(vectors.model, vectors.dims, vectors.of(fact.text))
+            searches.append(Search(text=fact.text, vector=vector, top_k=self._top_k))
+        return await self._store.survey(scope, searches, [text_key(fact.text) for fact in facts])
+
+    async def _plan(self, base: ApplyEdits, facts: Sequence[Fact], template: Template, survey: Survey) -> ApplyEdits:
+        equals = {fact.text: _equal_records(fact.text, survey) for fact in facts}
+        open_facts, done = reconcile.settle_equals(facts, equals, template)
+        existing = _union(survey.similar, [f.text in {o.text for o in open_facts} for f in facts])
+        if open_facts and existing:
+            decided, parsed = await self._decide(open_facts, existing, template)
+        else:
+            decided, parsed = reconcile.add_all(open_facts, template), True
+        return replace(
+            base,
+            edits=(*done.edits, *decided.edits),
+            notes=Counter(base.notes) + done.notes + decided.notes,
+            expected_scope_revision=survey.scope_revision,
+            # What an unreadable reply left undone is read again when the conversation comes again.
+            message_ids=base.message_ids if parsed else (),
+            met=(*done.met, *decided.met),
+            skip_equal=template.origin == "inferred",
+        )
+
+    async def _decide(
+        self, facts: Sequence[Fact], existing: Sequence[Record], template: Template
+    ) -> tuple[Edits, bool]:
+        """A model's decisions as edits, and whether its reply could be read."""
+        shown = facts[: reconcile.MOST_FACTS]
+        instructions = self._instructions if template.origin == "asserted" else None
+        reply = await self._ask(reconcile.reconciliation_prompt(shown, existing, instructions), read_decisions)
+        if reply.outcome == "read":
+            edits = reconcile.apply_decisions(reply, shown, existing, template)
+            edits.notes["over_limit"] += len(facts) - len(shown)
+            return edits, True
+        # Nothing of the model is applied; what the host said itself is stored all the same.
+        edits = reconcile.add_all(facts, template) if template.origin == "asserted" else Edits()
+        edits.notes[reply.outcome] += 1
+        return edits, False
+
+    async def _embed(self, operation: ApplyEdits, known: Vectors | None) -> Vectors | None:
+        """The vectors of the final texts; those that are known are not paid for again."""
+        texts = [text for text in operation.texts() if known is None or text not in known.by_text]
+        made = await self._calls.embed_documents(texts)
+        if made is None or known is None:
+            return made or known
+        if (made.model, made.dims) != (known.model, known.dims):
+            return await self._calls.embed_documents(operation.texts())
+        return replace(made, by_text={**known.by_text, **made.by_text})
+
+
+def _equal_records(text: str, survey: Survey) -> list[Record]:
+    form = equality_form(text)
+    return [record for record in survey.equals.get(text_key(text), ()) if equality_form(record.text) == form]
+
+
+def _union(similar: Sequence[Sequence[Record]], wanted: Sequence[bool]) -> list[Record]:
+    """The similar records of the wanted facts, each once, in the order of the facts."""
+    found: dict[str, Record] = {}
+    for records, is_wanted in zip(similar, wanted, strict=True):
+        for record in records if is_wanted else ():
+            found.setdefault(record.id, record)
+    return list(found.values())
