@@ -1,6 +1,6 @@
 """A process dies between a tool's commit and the checkpoint; another one resumes the run. The write applied once.
 
-This file is also the program that dies and the one that resumes: ``python test_langchain_resume.py MODE FOLDER SCRIPT``.
+This file is also the program that dies and the one that resumes: ``python THIS_FILE MODE FOLDER SCRIPT``.
 """
 
 from __future__ import annotations

@@ -208,8 +208,8 @@ def test_values_that_cannot_be_taken_are_refused_by_their_path(
 @pytest.mark.parametrize(
     "forged",
     [
-        "scope", "user_id", "origin", "sources", "operation_id", "top_k", "tool_call_id", "runtime", "config", "run_manager",
-        "id", "links", "metadata", "ttl", "x" * 5_000, "\ud800",
+        "scope", "user_id", "origin", "sources", "operation_id", "top_k", "tool_call_id", "runtime", "config",
+        "run_manager", "id", "links", "metadata", "ttl", "x" * 5_000, "\x00",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("tool", ["remember", "recall"])
@@ -219,7 +219,7 @@ def test_nothing_hidden_can_be_forged_through_extra_arguments(
     value = {"tool_call_id": "FORGED", "top_k": 1000, "origin": "asserted"}.get(forged, {"user_id": "bob"})
     needed = {"remember": {"text": TEXT}, "recall": {"query": TEXT}}[tool]
     message = use(tools_of(session)[tool], needed | {forged: value})
-    assert_refused(message, error="invalid_request", detail=forged.replace("\ud800", "\ufffd")[:64])
+    assert_refused(message, error="invalid_request", detail=forged.replace("\x00", "\ufffd")[:64])
     assert message.tool_call_id == "call_1"
     assert session.sync.scope_revision() == 0
 
@@ -248,9 +248,11 @@ def test_a_store_that_is_down_is_unavailable(session: MemorySession, use: Any, t
     tools = tools_of(session)
     session.store.sync.close()
     args = {
-        "remember": {"text": TEXT}, "recall": {"query": "tea"}, "revise": {"id": "r1", "expected_revision": 1, "text": "a"},
+        "remember": {"text": TEXT},
+        "recall": {"query": "tea"},
+        "revise": {"id": "r1", "expected_revision": 1, "text": "No tea."},
         "retract": {"id": "r1", "expected_revision": 1},
-    }[tool]  # fmt: skip
+    }[tool]
     assert_refused(use(tools[tool], args), error="unavailable")
 
 
@@ -394,7 +396,7 @@ def test_a_wrong_argument_is_refused_by_its_path(session: MemorySession, argumen
 
 
 def test_the_sync_side_of_a_session_is_refused_with_a_hint(session: MemorySession) -> None:
-    with pytest.raises(InvalidRequestError, match="not its .sync"):
+    with pytest.raises(InvalidRequestError, match=r"not its \.sync"):
         create_memory_tools(session.sync)
 
 

@@ -1,5 +1,6 @@
 """Versioned memory for agents: records with one id for life, revisions, provenance and durable receipts."""
 
+from vmem_core.context import ContextItem, ContextPackage
 from vmem_core.errors import (
     AssertedRecordError,
     BudgetExceededError,
@@ -44,6 +45,8 @@ __all__ = [
     "AssertedRecordError",
     "BudgetExceededError",
     "Change",
+    "ContextItem",
+    "ContextPackage",
     "Draft",
     "EmbeddingMismatchError",
     "Embeddings",

@@ -127,6 +127,19 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What is left of a revision that somebody refers to.
+
+    Args:
+        record: The revision; None if it is not kept.
+        gone: Whether the scope has no such record (any more).
+    """
+
+    record: Record | None
+    gone: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Vectors:
     """Embedded texts on their way into a store.
 

@@ -8,6 +8,7 @@ decision does (``reconcile.py``).
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -193,14 +194,12 @@ def _as_list(value: Any) -> list[Any] | None:
 def _load(segment: str) -> Any:
     import json_repair
 
-    try:
-        return json.loads(segment)
-    except (ValueError, RecursionError):
-        pass  # not JSON as it stands: mended below, if it can be
-    try:
-        return json_repair.loads(segment, skip_json_loads=True)
-    except (ValueError, RecursionError):
-        return None
+    for load in (json.loads, functools.partial(json_repair.loads, skip_json_loads=True)):
+        try:
+            return load(segment)
+        except (ValueError, RecursionError):
+            continue  # not JSON as it stands: the next one mends it, if it can be mended
+    return None
 
 
 def _fact(item: Any) -> FactEntry | None:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, cast
 
-from vmem_core import cursors, listeners, planning, recall, requests, sync, tracing
+from vmem_core import arguments, context, cursors, listeners, planning, recall, requests, sync, tracing
+from vmem_core.context import ContextPackage
 from vmem_core.errors import InvalidRequestError
 from vmem_core.ids import new_id as default_new_id
 from vmem_core.ids import new_salt
@@ -31,8 +32,6 @@ from vmem_core.operations import (
 from vmem_core.plan import Outcome
 from vmem_core.records import (
     KINDS,
-    ORIGINS,
-    STATUSES,
     Draft,
     Kind,
     Link,
@@ -46,13 +45,9 @@ from vmem_core.records import (
     check_ttl,
 )
 from vmem_core.results import ForgetResult, ForgetScopeResult, History, Hits, Page, Receipt, WriteResult
-from vmem_core.store import MOST_RESULTS, Listing, Store
-from vmem_core.text import check_text
-from vmem_core.values import check_choice, check_importance, check_integer, check_values
-
-MOST_DRAFTS = 10_000
-Supersede = Literal["add", "reconcile", "skip_equal"]
-_SUPERSEDES: tuple[Supersede, ...] = ("add", "reconcile", "skip_equal")
+from vmem_core.store import Listing, Store
+from vmem_core.text import check_string, check_text
+from vmem_core.values import check_choice, check_integer, check_values
 
 
 class MemorySession:
@@ -110,7 +105,7 @@ class MemorySession:
         limits.check_scope(check_scope(scope))
         self._store, self._scope, self._limits = store, scope, limits
         self._calls = ModelCalls(llm, embedder, ledger, llm_model_id, embedder_model_id)
-        self._policy = _check_policy(extraction)
+        self._policy = arguments.check_policy(extraction)
         self._attempts = check_integer(max_conflict_retries, "max_conflict_retries", least=1)
         self._listeners = listeners.check_listeners(on_forget)
         self._new_id = new_id or default_new_id
@@ -147,7 +142,7 @@ class MemorySession:
         importance: float | None = None,
         metadata: Mapping[str, Any] | None = None,
         ttl: timedelta | None = None,
-        supersede: Supersede | None = None,
+        supersede: arguments.Supersede | None = None,
         top_k: int = 5,
         instructions: str | None = None,
         operation_id: str | None = None,
@@ -187,7 +182,7 @@ class MemorySession:
                 **self._operation(operation_id),
                 drafts=(draft,),
                 ids=() if mode == "reconcile" else (self._record_id(draft),),
-                origin=_check_origin(origin),
+                origin=arguments.check_origin(origin),
                 skip_equal=mode == "skip_equal",
                 request_extra=extra,
             )
@@ -212,13 +207,13 @@ class MemorySession:
             RecordConflictError: If an id is not available.
             EmbeddingMismatchError: If the embedder's model or size is not the store's.
         """
-        checked = self._check_drafts(drafts)
+        checked = arguments.check_drafts(drafts, self._limits)
         with tracing.span("remember_many") as span:
             operation = RememberMany(
                 **self._operation(operation_id),
                 drafts=checked,
                 ids=tuple(self._record_id(draft) for draft in checked),
-                origin=_check_origin(origin),
+                origin=arguments.check_origin(origin),
             )
             outcome = await self._write(operation, operation_id)
             return self._told(span, planning.Planned(outcome))
@@ -331,7 +326,7 @@ class MemorySession:
             "text": text, "kind": kind, "importance": importance, "metadata": metadata, "ttl": ttl, "links": links,
             "sources": sources, "origin": origin,
         }  # fmt: skip
-        checked = self._check_given({name: value for name, value in given.items() if not isinstance(value, Unset)})
+        checked = arguments.check_given(given, self._limits)
         with tracing.span("revise") as span:
             operation = Revise(
                 **self._on_record(record_id, expected_revision, operation_id), given=checked, by_model=by_model
@@ -453,6 +448,50 @@ class MemorySession:
             span.record(records=len(hits), generation=self._generation_number())
             return hits
 
+    async def compile_context(
+        self,
+        query: str,
+        *,
+        top_k: int = 8,
+        max_tokens: int = 1000,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> ContextPackage:
+        """What a model should see for a query, as references to revisions, within a budget.
+
+        Args:
+            query: What it is about; blank: nothing.
+            top_k: How many records at most, 1 to 1,000.
+            max_tokens: What the rendered text may take, 1 or more.
+            count_tokens: Counts the tokens of a text; None: a quarter of its characters.
+
+        Raises:
+            InvalidRequestError: For a wrong argument.
+            EmbeddingMismatchError: If the embedder's model or size is not the store's.
+        """
+        counter = context.check_counter(count_tokens)
+        check_integer(max_tokens, "max_tokens", least=1)
+        # The revision is read first: whatever the package shows is at least as new.
+        revision = await self.scope_revision()
+        hits = await self.recall(check_string(query, "query"), top_k=top_k)
+        return context.pack(
+            [hit.record for hit in hits], revision, max_tokens=max_tokens, count_tokens=counter
+        )  # fmt: skip
+
+    async def render(self, package: ContextPackage) -> str:
+        """The text of a package, from the very revisions it names, in this session's scope alone.
+
+        A forgotten record reads ``[forgotten]``, a pruned revision ``[no longer kept]``. An empty package is ``""``.
+
+        Args:
+            package: From ``compile_context`` of this scope.
+        """
+        if not isinstance(package, ContextPackage):
+            raise InvalidRequestError("must be a ContextPackage", path="package")
+        wanted = [(item.record_id, item.revision) for item in package.items]
+        found = await self._store.revisions(self._scope, wanted) if wanted else []
+        texts = [None if one.record is None else one.record.text for one in found]
+        return context.render(package, texts, forgotten=[one.gone for one in found])
+
     async def get(self, record_id: str) -> Record | None:
         """A record's current revision, retracted or not; None if expired, forgotten or not of this scope."""
         return await self._store.get(self._scope, self._check_id(record_id))
@@ -486,10 +525,7 @@ class MemorySession:
         Raises:
             InvalidRequestError: For a wrong argument, or a cursor of another scope or other filters.
         """
-        for name, value, choices in (("kind", kind, KINDS), ("origin", origin, ORIGINS), ("status", status, STATUSES)):
-            if value is not None:
-                check_choice(value, choices, name)
-        limit = check_integer(limit, "limit", least=1, most=MOST_RESULTS)
+        limit = arguments.check_listing(kind, origin, status, limit)
         filters = (kind, origin, status)
         before = None if cursor is None else cursors.read(cursor, self._scope.key, filters)
         records, more = await self._store.list(self._scope, Listing(kind, origin, status, before, limit))
@@ -535,20 +571,9 @@ class MemorySession:
         return draft.id if draft.id is not None else self._made_id()
 
     def _check_mode(
-        self, supersede: Supersede | None, top_k: int, instructions: str | None
-    ) -> tuple[Supersede, dict[str, Any]]:
-        """How a write meets similar records, and what of that makes a request another one."""
-        default: Supersede = "add" if self._calls.llm is None else "reconcile"
-        mode = default if supersede is None else cast(Supersede, check_choice(supersede, _SUPERSEDES, "supersede"))
-        if mode == "reconcile" and self._calls.llm is None:
-            raise InvalidRequestError('"reconcile" needs a session with an llm; use "add"', path="supersede")
-        check_integer(top_k, "top_k", least=1, most=MOST_RESULTS)
-        if instructions is not None:
-            check_text(instructions, "instructions")
-        # What is left out and its default are the same request, and the default follows the session.
-        return mode, {
-            "supersede": "default" if mode == default else mode, "top_k": top_k, "instructions": instructions
-        }  # fmt: skip
+        self, supersede: object, top_k: int, instructions: str | None
+    ) -> tuple[arguments.Supersede, dict[str, Any]]:
+        return arguments.check_mode(supersede, top_k, instructions, has_llm=self._calls.llm is not None)
 
     def _planner(self, top_k: int, instructions: str | None) -> planning.Planner:
         return planning.Planner(
@@ -566,49 +591,6 @@ class MemorySession:
     def _made_id(self) -> str:
         return self._check_id(self._new_id(), "new_id()")
 
-    def _check_drafts(self, drafts: Sequence[Draft]) -> tuple[Draft, ...]:
-        checked = check_values(drafts, Draft, "drafts")
-        if len(checked) > MOST_DRAFTS:
-            raise InvalidRequestError(
-                f"has {len(checked)} items, at most {MOST_DRAFTS} are taken at once", path="drafts"
-            )
-        seen: set[str] = set()
-        for index, draft in enumerate(checked):
-            self._limits.check_draft(draft, f"drafts[{index}].")
-            if draft.id is not None and draft.id in seen:
-                raise InvalidRequestError("is the id of an earlier draft too", path=f"drafts[{index}].id")
-            seen.add(draft.id or "")
-        return checked
-
-    def _check_given(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The given arguments of ``revise``, checked; what None clears to is filled in."""
-        checks: dict[str, Callable[[Any], Any]] = {
-            "text": lambda value: check_text(value, "text"),
-            "kind": lambda value: "semantic" if value is None else check_choice(value, KINDS, "kind"),
-            "importance": check_importance,
-            "metadata": check_metadata,
-            "ttl": check_ttl,
-            "links": lambda value: check_values(value or (), Link, "links"),
-            "sources": lambda value: check_values(value or (), Source, "sources"),
-            "origin": lambda value: check_choice(value, ORIGINS, "origin"),
-        }
-        checked = {name: checks[name](value) for name, value in given.items()}
-        self._limits.check_text(checked.get("text", ""))
-        self._limits.check_metadata(checked.get("metadata", {}))
-        self._limits.check_sources(checked.get("sources"))
-        self._limits.check_links(checked.get("links", ()))
-        return checked
-
     def _generation_number(self) -> int | None:
         generation = self._store.known_generation
         return None if generation is None else generation.number
-
-
-def _check_origin(origin: object) -> Origin:
-    return cast(Origin, check_choice(origin, ORIGINS, "origin"))
-
-
-def _check_policy(policy: object) -> ExtractionPolicy:
-    if not isinstance(policy, ExtractionPolicy):
-        raise InvalidRequestError("must be an ExtractionPolicy", path="extraction")
-    return policy

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from vmem_core.operations import Operation
-from vmem_core.plan import Outcome, Survey
+from vmem_core.plan import Kept, Outcome, Survey
 from vmem_core.records import Record, Scope
 from vmem_core.results import Generation, Receipt
 from vmem_core.values import check_choice
@@ -178,6 +178,10 @@ class Store(Protocol):
 
     async def history(self, scope: Scope, record_id: str) -> list[Record]:
         """All kept revisions, oldest first."""
+        ...
+
+    async def revisions(self, scope: Scope, wanted: Sequence[tuple[str, int]]) -> Sequence[Kept]:
+        """What is left of each wanted (record id, revision), in order, from one read."""
         ...
 
     async def list(self, scope: Scope, listing: Listing) -> tuple[Sequence[Record], int | None]:

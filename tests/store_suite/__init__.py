@@ -14,9 +14,31 @@ The other fixtures that the tests ask for are in ``store_suite/fixtures.py``: im
 A store passes if every test does; what callers see is then the same as on the stores of this library.
 """
 
-from store_suite import adding, forgetting, knowing_then, reading, recalling, replaying, revising
+from store_suite import (
+    adding,
+    embedding,
+    entering,
+    forgetting,
+    knowing_then,
+    racing,
+    reading,
+    recalling,
+    replaying,
+    revising,
+)
 
-PARTS = (adding, revising, replaying, forgetting, reading, recalling, knowing_then)
+PARTS = (
+    adding,
+    revising,
+    replaying,
+    forgetting,
+    reading,
+    recalling,
+    knowing_then,
+    embedding,
+    entering,
+    racing,
+)
 _FOUND = [(name, test) for part in PARTS for name, test in vars(part).items() if name.startswith("test_")]
 if len({name for name, _ in _FOUND}) != len(_FOUND):
     raise ImportError("two tests of the suite share a name, so that one of them would never run")

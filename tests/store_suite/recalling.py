@@ -17,15 +17,6 @@ def places(hits: list[Hit]) -> list[tuple[str, str, int | None, int | None]]:
     return [(hit.record.id, hit.match, hit.vector_rank, hit.lexical_rank) for hit in hits]
 
 
-def bm25(counts: list[tuple[int, int, int]], records: int, length: int, mean: float) -> float:
-    """BM25 as the contract has it: of each query term its count here and the number of records that hold it."""
-    total = 0.0
-    for count, holding, _ in counts:
-        weight = math.log1p((records - holding + 0.5) / (holding + 0.5))
-        total += weight * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * length / mean))
-    return total
-
-
 # ---------------------------------------------------------------------------------------------- words and vectors
 
 
@@ -61,8 +52,8 @@ async def test_both_lists_are_fused_by_reciprocal_rank(seeing: MemorySession, em
         [Draft("tea near north", "both"), Draft("tea and tea", "words"), Draft("due north", "near")]
     )
     hits = await seeing.recall("tea")
-    assert places(hits) == [("both", "hybrid", 2, 2), ("words", "hybrid", 3, 1), ("near", "vector", 1, None)]
-    assert [hit.score for hit in hits] == [1 / 62 + 1 / 62, 1 / 63 + 1 / 61, 1 / 61]
+    assert places(hits) == [("words", "hybrid", 3, 1), ("both", "hybrid", 2, 2), ("near", "vector", 1, None)]
+    assert [hit.score for hit in hits] == [1 / 63 + 1 / 61, 1 / 62 + 1 / 62, 1 / 61]
     assert not any(math.isnan(hit.score) for hit in hits)
 
 

@@ -258,7 +258,7 @@ class Engine:
             tokens = [self._tokens(operation) for operation in operations]
             connection.execute("begin immediate")
         except BaseException as error:  # noqa: BLE001 - handed to every caller
-            return [translate(error)] * len(operations)
+            return [translate(error) for _ in operations]
         try:
             results = [
                 self._one(connection, operation, token, alone=len(operations) == 1)
@@ -270,7 +270,7 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 - handed to every caller
             if connection.in_transaction:
                 connection.execute("rollback")
-            return [translate(error)] * len(operations)
+            return [translate(error) for _ in operations]
         return self._after_commit(connection, results)
 
     def _tokens(self, operation: Operation) -> dict[str, bytes]:

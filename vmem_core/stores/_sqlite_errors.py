@@ -28,6 +28,7 @@ def _primary_code(error: BaseException) -> int | None:
 
 
 def is_busy(error: BaseException) -> bool:
+    """Whether another connection held the file."""
     return isinstance(error, sqlite3.Error) and _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 

@@ -18,6 +18,7 @@ from vmem_core.tokens import DEFAULT_LANGUAGE, TOKENIZER_VERSION
 
 
 def connect(path: str, busy_timeout: timedelta) -> sqlite3.Connection:
+    """A connection with the settings that every one of ours has."""
     connection = sqlite3.connect(
         path,
         timeout=busy_timeout.total_seconds(),
@@ -104,6 +105,7 @@ def _not_ours() -> StoreUnavailableError:
 
 
 def setting(connection: sqlite3.Connection, name: str) -> str:
+    """A setting that the store keeps, such as its language."""
     row = connection.execute("select value from vmem_store where name = ?", (name,)).fetchone()
     if row is None:
         raise _not_ours()

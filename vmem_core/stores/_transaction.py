@@ -14,7 +14,7 @@ from typing import Any
 from vmem_core.clock import Clock, read_micros
 from vmem_core.indexing import KIND_CODES, ORIGIN_CODES, expiry_micros, state_code
 from vmem_core.operations import Operation
-from vmem_core.plan import Head, Outcome, Plan, Reads, Snapshot, StoredReceipt, Write, Written
+from vmem_core.plan import Head, Kept, Outcome, Plan, Reads, Snapshot, StoredReceipt, Write, Written
 from vmem_core.records import Record, Scope
 from vmem_core.results import Generation, Receipt
 from vmem_core.stores import _sql
@@ -137,6 +137,7 @@ def _written(
 
 
 def equals(connection: sqlite3.Connection, scope: Scope, key: int, state: ScopeState, now: int) -> tuple[Record, ...]:
+    """Active, unexpired records of the scope whose text may be the one with this key, oldest first."""
     rows = connection.execute(_sql.EQUAL_TEXTS, (key, *state.numbers, now)).fetchall()
     return tuple(_record(scope, row) for row in rows)
 
@@ -291,3 +292,19 @@ def scopes(connection: sqlite3.Connection) -> list[Scope]:
     return [
         _sql.load_scope(row[0]) for row in connection.execute("select scope_key from vmem_scopes order by scope_key")
     ]
+
+
+def revisions(connection: sqlite3.Connection, scope: Scope, wanted: Sequence[tuple[str, int]]) -> list[Kept]:
+    """What is left of each wanted (record id, revision), in order."""
+    state = load_state(connection, scope)
+    found = []
+    for record_id, revision in wanted:
+        numbers: dict[str, int] = {}
+        heads = _heads(connection, scope, Reads(record_ids=(record_id,)), state, numbers)
+        if record_id not in numbers or heads[record_id].forgotten:
+            found.append(Kept(None, gone=True))
+            continue
+        row = connection.execute(_sql.ONE_REVISION, (revision, record_id)).fetchone()
+        kept = row is not None and _sql.is_kept(row[5])
+        found.append(Kept(_sql.load_record(scope, *row[1:6]) if kept else None, gone=False))
+    return found

@@ -7,69 +7,35 @@ outlives the process.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from vmem_core import sync
 from vmem_core.clock import Clock, check_clock, read_micros
 from vmem_core.errors import StoreUnavailableError
 from vmem_core.operations import Operation
-from vmem_core.plan import Head, Outcome, Plan, Reads, Snapshot, StoredReceipt, StoredRequest, Survey, Write, Written
+from vmem_core.plan import (
+    Head,
+    Kept,
+    Outcome,
+    Plan,
+    Reads,
+    Snapshot,
+    StoredReceipt,
+    Survey,
+    Write,
+)
 from vmem_core.records import Record, Scope
 from vmem_core.results import Generation, Receipt
 from vmem_core.store import Found, Listing, Search, check_language
+from vmem_core.stores._memory_rows import ERASED, MemoryRow, RevisionRow, ScopeRow, expired, head_of, known_of, listed
 from vmem_core.text import text_key
 from vmem_core.tokens import DEFAULT_LANGUAGE
 from vmem_core.values import from_micros, to_micros
 
 if TYPE_CHECKING:
     from vmem_core.index import ScopeIndex
-    from vmem_core.indexing import Known
-
-_ERASED = StoredRequest(b"", b"")
-
-
-@dataclass(slots=True)
-class _Revision:
-    entry: int
-    record: Record | None  # None: pruned
-    scope_revision: int
-
-
-@dataclass(slots=True)
-class _Row:
-    """A record for its whole life: head, history, tombstone."""
-
-    number: int
-    record_id: str
-    scope: _Scope
-    revisions: list[_Revision] = field(default_factory=list)
-    forgotten: bool = False
-    key: int = 0
-    tokens: bytes = b""
-    vector: bytes | None = None
-    mentioned_by: list[int] = field(default_factory=list)
-
-    @property
-    def record(self) -> Record | None:
-        return None if self.forgotten else self.revisions[-1].record
-
-
-@dataclass(slots=True)
-class _Scope:
-    scope: Scope
-    revision: int = 0
-    last_stamp: int = 0
-    rows: list[_Row] = field(default_factory=list)
-    receipts: dict[str, StoredReceipt] = field(default_factory=dict)
-    mentions: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    messages: set[str] = field(default_factory=set)
-    by_key: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    changed: set[int] = field(default_factory=set)  # numbers the index has not seen yet
-    index: ScopeIndex | None = None
-    index_dims: int | None = None
 
 
 class _Generations:
@@ -103,8 +69,8 @@ class InMemoryStore:
         self._clock = check_clock(clock)
         self._language = check_language(language) or DEFAULT_LANGUAGE
         self._lock = threading.Lock()
-        self._scopes: dict[str, _Scope] = {}
-        self._rows: dict[str, _Row] = {}
+        self._scopes: dict[str, ScopeRow] = {}
+        self._rows: dict[str, MemoryRow] = {}
         self._entries = 0
         self._generation: Generation | None = None
         self._closed = False
@@ -177,7 +143,7 @@ class InMemoryStore:
                     yield revision.record
 
     def _snapshot(self, operation: Operation) -> Snapshot:
-        scope = self._scopes.get(operation.scope.key) or _Scope(operation.scope)
+        scope = self._scopes.get(operation.scope.key) or ScopeRow(operation.scope)
         now = max(read_micros(self._clock), scope.last_stamp)
         reads = operation.reads()
         mentions = scope.mentions.get(operation.operation_id, ())
@@ -192,17 +158,17 @@ class InMemoryStore:
             processed=frozenset(scope.messages.intersection(reads.message_ids)),
         )
 
-    def _heads(self, scope: _Scope, reads: Reads, mentions: Sequence[str]) -> dict[str, Head]:
+    def _heads(self, scope: ScopeRow, reads: Reads, mentions: Sequence[str]) -> dict[str, Head]:
         ids = [row.record_id for row in scope.rows] if reads.whole_scope else [*reads.record_ids, *mentions]
         rows = (self._rows[record_id] for record_id in ids if record_id in self._rows)
-        return {row.record_id: _head(row, scope, reads) for row in rows}
+        return {row.record_id: head_of(row, scope, reads) for row in rows}
 
-    def _equals(self, scope: _Scope, key: int, now: int) -> tuple[Record, ...]:
+    def _equals(self, scope: ScopeRow, key: int, now: int) -> tuple[Record, ...]:
         records = (scope.rows[number].record for number in sorted(scope.by_key.get(key, ())))
-        return tuple(r for r in records if r is not None and r.status == "active" and not _expired(r, now))
+        return tuple(r for r in records if r is not None and r.status == "active" and not expired(r, now))
 
     def _apply(self, plan: Plan, scope_value: Scope, tokens: dict[str, bytes]) -> None:
-        scope = self._scopes.setdefault(scope_value.key, _Scope(scope_value))
+        scope = self._scopes.setdefault(scope_value.key, ScopeRow(scope_value))
         if plan.starts is not None:
             self._generation = Generation(1, *plan.starts, "active")
         for write in plan.writes:
@@ -220,15 +186,15 @@ class InMemoryStore:
             scope.mentions[plan.receipt.operation_id] = plan.mentions
         self._redact(scope, set(plan.redacts))
 
-    def _write(self, write: Write, scope: _Scope, tokens: dict[str, bytes]) -> None:
+    def _write(self, write: Write, scope: ScopeRow, tokens: dict[str, bytes]) -> None:
         record = write.record
         if write.action == "create":
-            row = _Row(len(scope.rows), record.id, scope)
+            row = MemoryRow(len(scope.rows), record.id, scope)
             scope.rows.append(row)
             self._rows[record.id] = row
         row = self._rows[record.id]
         self._entries += 1
-        row.revisions.append(_Revision(self._entries, record, record.scope_revision))
+        row.revisions.append(RevisionRow(self._entries, record, record.scope_revision))
         if write.text_changed:
             scope.by_key[row.key].discard(row.number)
             row.key = text_key(record.text)
@@ -238,7 +204,7 @@ class InMemoryStore:
             row.vector = write.vector
         scope.changed.add(row.number)
 
-    def _forget(self, row: _Row) -> None:
+    def _forget(self, row: MemoryRow) -> None:
         row.scope.by_key[row.key].discard(row.number)
         self._redact(row.scope, set(row.mentioned_by))
         row.forgotten, row.tokens, row.vector, row.key = True, b"", None, 0
@@ -246,10 +212,10 @@ class InMemoryStore:
         row.mentioned_by.clear()
         row.scope.changed.add(row.number)
 
-    def _redact(self, scope: _Scope, revisions: set[int]) -> None:
+    def _redact(self, scope: ScopeRow, revisions: set[int]) -> None:
         for operation_id, stored in scope.receipts.items() if revisions else ():
             if stored.receipt.scope_revision in revisions:
-                scope.receipts[operation_id] = StoredReceipt(replace(stored.receipt, redacted=True), _ERASED)
+                scope.receipts[operation_id] = StoredReceipt(replace(stored.receipt, redacted=True), ERASED)
 
     async def scrub(self) -> None:
         """Nothing to do: forgotten text is gone from memory with the forget."""
@@ -276,7 +242,7 @@ class InMemoryStore:
         with self._lock:
             return frozenset(self._scope(scope).messages.intersection(message_ids))
 
-    def _search(self, state: _Scope, search: Search) -> list[Found]:
+    def _search(self, state: ScopeRow, search: Search) -> list[Found]:
         from vmem_core import indexing
 
         if search.recorded_as_of is not None or search.at_scope_revision is not None:
@@ -291,17 +257,17 @@ class InMemoryStore:
             if record is not None
         ]
 
-    def _search_known(self, state: _Scope, search: Search) -> list[Found]:
+    def _search_known(self, state: ScopeRow, search: Search) -> list[Found]:
         from vmem_core import indexing
 
         now = self._known_now(state, search)
-        known = [one for row in state.rows if (one := _known(row, search)) is not None]
+        known = [one for row in state.rows if (one := known_of(row, search)) is not None]
         hits = indexing.search_known(known, search, self._language, now, self._generation)
         return [
             Found(replace(one.record), hit.score, hit.match, hit.vector_rank, hit.lexical_rank) for one, hit in hits
         ]
 
-    def _known_now(self, state: _Scope, search: Search) -> int:
+    def _known_now(self, state: ScopeRow, search: Search) -> int:
         if search.recorded_as_of is not None:
             return to_micros(search.recorded_as_of)
         until = search.at_scope_revision or 0
@@ -311,7 +277,7 @@ class InMemoryStore:
         stamps += [to_micros(record.recorded_at) for record in kept if record is not None]
         return max(stamps, default=0)
 
-    def _index(self, state: _Scope) -> ScopeIndex:
+    def _index(self, state: ScopeRow) -> ScopeIndex:
         from vmem_core import indexing
         from vmem_core.index import Row, ScopeIndex
 
@@ -334,11 +300,11 @@ class InMemoryStore:
         state.changed.clear()
         return state.index
 
-    def _scope(self, scope: Scope) -> _Scope:
+    def _scope(self, scope: Scope) -> ScopeRow:
         self._check_open()
-        return self._scopes.get(scope.key) or _Scope(scope)
+        return self._scopes.get(scope.key) or ScopeRow(scope)
 
-    def _owned(self, scope: Scope, record_id: str) -> _Row | None:
+    def _owned(self, scope: Scope, record_id: str) -> MemoryRow | None:
         self._check_open()
         row = self._rows.get(record_id)
         return row if row is not None and row.scope.scope == scope else None
@@ -349,13 +315,25 @@ class InMemoryStore:
             row = self._owned(scope, record_id)
             record = row.record if row is not None else None
             now = max(read_micros(self._clock), self._scope(scope).last_stamp)
-            return None if record is None or _expired(record, now) else replace(record)
+            return None if record is None or expired(record, now) else replace(record)
 
     async def history(self, scope: Scope, record_id: str) -> list[Record]:
         """All kept revisions, oldest first."""
         with self._lock:
             row = self._owned(scope, record_id)
             return [replace(r.record) for r in (row.revisions if row else ()) if r.record is not None]
+
+    async def revisions(self, scope: Scope, wanted: Sequence[tuple[str, int]]) -> Sequence[Kept]:
+        """What is left of each wanted (record id, revision), in order, from one read."""
+        with self._lock:
+            return [self._kept(scope, record_id, revision) for record_id, revision in wanted]
+
+    def _kept(self, scope: Scope, record_id: str, revision: int) -> Kept:
+        row = self._owned(scope, record_id)
+        if row is None or row.forgotten:
+            return Kept(None, gone=True)
+        records = (r.record for r in row.revisions if r.record is not None)
+        return Kept(next((replace(r) for r in records if r.revision == revision), None), gone=False)
 
     async def list(self, scope: Scope, listing: Listing) -> tuple[list[Record], int | None]:
         """A page, newest creation first, and the number to go on before."""
@@ -366,7 +344,7 @@ class InMemoryStore:
             page: list[tuple[int, Record]] = []
             for row in reversed(state.rows[:before]):
                 record = row.record
-                if record is not None and _listed(record, listing, now):
+                if record is not None and listed(record, listing, now):
                     page.append((row.number, replace(record)))
                 if len(page) > listing.limit:
                     break
@@ -379,7 +357,7 @@ class InMemoryStore:
             state = self._scope(scope)
             now = max(read_micros(self._clock), state.last_stamp)
             records = (row.record for row in state.rows)
-            return sum(1 for r in records if r is not None and r.status == "active" and not _expired(r, now))
+            return sum(1 for r in records if r is not None and r.status == "active" and not expired(r, now))
 
     async def receipt(self, scope: Scope, operation_id: str) -> Receipt | None:
         """The receipt of an operation."""
@@ -397,45 +375,3 @@ class InMemoryStore:
         with self._lock:
             self._check_open()
             return [self._scopes[key].scope for key in sorted(self._scopes)]
-
-
-def _expired(record: Record, now: int) -> bool:
-    return record.expires_at is not None and to_micros(record.expires_at) <= now
-
-
-def _listed(record: Record, listing: Listing, now: int) -> bool:
-    return (
-        listing.status in (None, record.status)
-        and listing.kind in (None, record.kind)
-        and listing.origin in (None, record.origin)
-        and not _expired(record, now)
-    )
-
-
-def _head(row: _Row, scope: _Scope, reads: Reads) -> Head:
-    if row.scope is not scope:
-        return Head(row.record_id, owned=False)
-    written = tuple(
-        Written(number, revision.scope_revision, revision.record is not None)
-        for number, revision in enumerate(row.revisions, 1)
-        if reads.revisions
-    )
-    return Head(row.record_id, True, len(row.revisions), row.record, row.forgotten, written)
-
-
-def _known(row: _Row, search: Search) -> Known | None:
-    from vmem_core.indexing import Known
-
-    known = None
-    for revision in row.revisions:
-        if search.at_scope_revision is not None:
-            inside = revision.scope_revision <= search.at_scope_revision
-        else:
-            at = search.recorded_as_of
-            inside = revision.record is None or (at is not None and revision.record.recorded_at <= at)
-        known = revision if inside else known
-    if known is None or known.record is None:
-        return None
-    current = row.record
-    same = current is not None and current.text == known.record.text
-    return Known(row.number, known.entry, known.record, row.vector if same else None)

@@ -18,7 +18,7 @@ from vmem_core import sync
 from vmem_core.clock import Clock, check_clock
 from vmem_core.errors import InvalidRequestError, StoreUnavailableError
 from vmem_core.operations import Operation
-from vmem_core.plan import Outcome, Survey
+from vmem_core.plan import Kept, Outcome, Survey
 from vmem_core.records import Record, Scope
 from vmem_core.results import Generation, Receipt
 from vmem_core.store import Found, Listing, Search, check_language
@@ -202,6 +202,15 @@ class SqliteStore:
         from vmem_core.stores import _transaction
 
         found: list[Record] = await self._read(lambda connection, _: _transaction.history(connection, scope, record_id))
+        return found
+
+    async def revisions(self, scope: Scope, wanted: Sequence[tuple[str, int]]) -> Sequence[Kept]:
+        """What is left of each wanted (record id, revision), in order, from one read."""
+        from vmem_core.stores import _transaction
+
+        found: Sequence[Kept] = await self._read(
+            lambda connection, _: _transaction.revisions(connection, scope, wanted)
+        )
         return found
 
     async def list(self, scope: Scope, listing: Listing) -> tuple[Sequence[Record], int | None]:

@@ -1,0 +1,427 @@
+"""Writes that wait together, are cancelled, or lose their answer; and what is logged of them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import BOB, FakeEmbedder, Listener, open_memory, refusal, texts
+
+from vmem_core import (
+    AssertedRecordError,
+    Draft,
+    MemorySession,
+    OperationConflictError,
+    RecordConflictError,
+    RecordNotFoundError,
+    RevisionConflictError,
+    SqliteStore,
+    StoreUnavailableError,
+    VmemError,
+    WriteResult,
+)
+from vmem_core.stores import _reader
+
+STEPS = ("loaded", "applied", "before commit", "after commit")
+
+
+class Gate:
+    """The probe of a store: does what was planned for the coming steps of its writing thread, in that order."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self._plan: deque[tuple[str, Callable[[], None]]] = deque()
+        self._reached, self._opened = threading.Event(), threading.Event()
+
+    def __call__(self, step: str) -> None:
+        self.seen.append(step)
+        if self._plan and self._plan[0][0] == step:
+            self._plan.popleft()[1]()
+
+    def hold(self, step: str) -> None:
+        """Stop there until ``open``."""
+        self._reached.clear()
+        self._opened.clear()
+        self._plan.append((step, self._stop))
+
+    def _stop(self) -> None:
+        self._reached.set()
+        self._opened.wait()
+
+    def let_pass(self, step: str) -> None:
+        self._plan.append((step, lambda: None))
+
+    def fail(self, step: str, error: BaseException) -> None:
+        """Raise there."""
+        self._plan.append((step, functools.partial(_raise, error)))
+
+    async def reached(self) -> None:
+        await asyncio.to_thread(self._reached.wait)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "memory.db"
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+async def store(path: Path, gate: Gate) -> AsyncIterator[SqliteStore]:
+    made = SqliteStore(path)
+    made._probe = gate
+    yield made
+    gate.open()
+    await made.close()
+
+
+async def queued(store: SqliteStore, *writes: Awaitable[Any]) -> list[asyncio.Future[Any]]:
+    """Writes that all wait in the queue of a store whose writing thread is held."""
+    tasks = [asyncio.ensure_future(write) for write in writes]
+    while len(store._opened()._pending) < len(tasks):
+        await asyncio.sleep(0)
+    return tasks
+
+
+async def together(store: SqliteStore, gate: Gate, *writes: Awaitable[Any]) -> list[Any]:
+    """What writes answer that share a commit: they wait while the one before them is held."""
+    gate.seen.clear()
+    gate.hold("loaded")
+    first = asyncio.ensure_future(open_memory(store).remember("the one before"))
+    await gate.reached()
+    tasks = await queued(store, *writes)
+    gate.open()
+    await first
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert gate.seen.count("before commit") == 2
+    return answers
+
+
+# --- operations that share a commit ----------------------------------------------------------------------------------
+
+Refused = Callable[[MemorySession], Awaitable[Any]]
+REFUSED: dict[type[VmemError], Refused] = {
+    RecordNotFoundError: lambda memory: memory.revise("unknown", text="never"),
+    RecordConflictError: lambda memory: memory.remember("never", id="r1"),
+    OperationConflictError: lambda memory: memory.remember("never", operation_id="first"),
+    RevisionConflictError: lambda memory: memory.revise("r1", text="never", expected_revision=7),
+    AssertedRecordError: lambda memory: memory.retract("r1", by_model=True),
+}
+
+
+@pytest.mark.parametrize("place", [0, 3, 7])
+@pytest.mark.parametrize("error", REFUSED, ids=lambda error: error.code)
+async def test_one_refused_operation_among_eight_fails_no_other(
+    store: SqliteStore, gate: Gate, error: type[VmemError], place: int
+) -> None:
+    memory = open_memory(store)
+    await memory.remember("Ada likes tea.", id="r1", operation_id="first")
+    writes: list[Awaitable[Any]] = [memory.remember(f"fact {n}", operation_id=f"o{n}") for n in range(7)]
+    writes.insert(place, REFUSED[error](memory))
+    answers = await together(store, gate, *writes)
+    assert isinstance(answers.pop(place), error)
+    assert [answer.receipt.scope_revision for answer in answers] == list(range(3, 10))
+    assert [await memory.receipt(f"o{n}") for n in range(7)] == [answer.receipt for answer in answers]
+    assert sorted(texts((await memory.list(limit=7)).records)) == [f"fact {n}" for n in range(7)]
+    assert texts(await memory.history("r1")) == ["Ada likes tea."]
+    assert await memory.scope_revision() == 9
+
+
+async def test_operations_that_share_a_commit_see_each_other_in_their_order(store: SqliteStore, gate: Gate) -> None:
+    memory, bob = open_memory(store), open_memory(store, BOB)
+    answers = await together(
+        store,
+        gate,
+        memory.remember("Ada likes tea.", id="r1", operation_id="k"),
+        memory.remember("Ada likes tea.", id="r1", operation_id="k"),
+        memory.remember("another", id="r1"),
+        bob.remember("Bob's", id="r1"),
+        bob.remember("Bob likes tea.", operation_id="k"),
+        memory.revise("r1", text="Ada likes coffee.", expected_revision=1),
+        memory.forget("r1"),
+        memory.revise("r1", text="never"),
+    )
+    assert (answers[0].replayed, answers[1].replayed) == (False, True)
+    assert answers[1].receipt == answers[0].receipt
+    assert [type(answers[n]) for n in (2, 3, 7)] == [RecordConflictError] * 3
+    assert answers[4].receipt.scope_revision == 1
+    assert answers[5].records[0].text == "Ada likes coffee."
+    assert (answers[6].revisions, answers[6].scrubbed) == ((1, 2), True)
+    assert await memory.scope_revision() == 4
+    assert await memory.history("r1") == []
+    assert (await memory.receipt("k")).redacted
+
+
+async def test_a_commit_that_fails_fails_all_that_share_it_and_each_may_be_sent_again(
+    store: SqliteStore, gate: Gate
+) -> None:
+    memory = open_memory(store)
+    await memory.remember("the first")
+
+    def writes() -> list[Awaitable[Any]]:
+        return [memory.remember(f"fact {n}", operation_id=f"o{n}") for n in range(8)]
+
+    gate.hold("loaded")
+    first = asyncio.ensure_future(memory.remember("the one before"))
+    await gate.reached()
+    gate.let_pass("before commit")
+    gate.fail("before commit", sqlite3.OperationalError("disk I/O error"))
+    tasks = await queued(store, *writes())
+    gate.open()
+    await first
+    errors = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(error, StoreUnavailableError) for error in errors)
+    assert len({id(error) for error in errors}) == 8  # each caller gets an error, and a traceback, of its own
+    assert (await memory.count(), await memory.scope_revision()) == (2, 2)
+    answers = await asyncio.gather(*writes())
+    assert [(answer.receipt.scope_revision, answer.replayed) for answer in answers] == [(n, False) for n in range(3, 11)]
+
+
+async def test_a_fault_of_ours_in_one_operation_fails_no_other(store: SqliteStore, gate: Gate) -> None:
+    memory = open_memory(store)
+    gate.hold("loaded")
+    first = asyncio.ensure_future(memory.remember("the one before"))
+    await gate.reached()
+    gate.let_pass("applied")
+    gate.let_pass("applied")
+    gate.fail("applied", RuntimeError("a fault"))
+    tasks = await queued(store, *(memory.remember(f"fact {n}", operation_id=f"o{n}") for n in range(8)))
+    gate.open()
+    await first
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(answers.pop(1), RuntimeError)
+    assert [answer.receipt.scope_revision for answer in answers] == list(range(2, 9))
+    assert await memory.receipt("o1") is None
+    assert await memory.count() == await memory.scope_revision() == 8
+
+
+async def test_more_operations_than_one_commit_takes_are_all_applied(store: SqliteStore, gate: Gate) -> None:
+    memory = open_memory(store)
+    gate.hold("loaded")
+    first = asyncio.ensure_future(memory.remember("the one before"))
+    await gate.reached()
+    tasks = await queued(store, *(memory.remember(f"fact {n}") for n in range(200)))
+    gate.open()
+    await first
+    answers = await asyncio.gather(*tasks)
+    assert [answer.receipt.scope_revision for answer in answers] == list(range(2, 202))
+    assert 1 < gate.seen.count("before commit") < 20
+
+
+# --- cancelled ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_queued_write_that_is_cancelled_is_not_applied(store: SqliteStore, gate: Gate) -> None:
+    memory = open_memory(store)
+    gate.hold("loaded")
+    first = asyncio.ensure_future(memory.remember("the one before"))
+    await gate.reached()
+    tasks = await queued(store, *(memory.remember(f"fact {n}", operation_id=f"o{n}") for n in range(4)))
+    for task in tasks[1:3]:
+        assert task.cancel()
+    answers = await asyncio.gather(*tasks[1:3], return_exceptions=True)
+    assert [type(answer) for answer in answers] == [asyncio.CancelledError] * 2
+    gate.open()
+    assert [(await task).receipt.scope_revision for task in (first, tasks[0], tasks[3])] == [1, 2, 3]
+    assert [await memory.receipt(f"o{n}") is not None for n in range(4)] == [True, False, False, True]
+    assert not (await memory.remember("fact 1", operation_id="o1")).replayed
+    assert await memory.count() == await memory.scope_revision() == 4
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_write_that_is_cancelled_while_it_runs_stands_and_its_operation_id_tells(
+    store: SqliteStore, gate: Gate, step: str
+) -> None:
+    memory = open_memory(store)
+    gate.hold(step)
+    write = asyncio.ensure_future(memory.remember("Ada likes tea.", id="r1", operation_id="k"))
+    await gate.reached()
+    assert write.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await write
+    gate.open()
+    replay = await memory.remember("Ada likes tea.", id="r1", operation_id="k")
+    assert replay.replayed
+    assert replay.receipt == await memory.receipt("k")
+    assert texts(replay.records) == ["Ada likes tea."]
+    assert await memory.count() == await memory.scope_revision() == 1
+
+
+async def test_many_writes_of_which_every_third_is_cancelled_are_each_whole_or_not_there(store: SqliteStore) -> None:
+    memory = open_memory(store)
+
+    def write(n: int) -> Awaitable[WriteResult]:
+        return memory.remember_many([Draft(f"{n} {m}") for m in range(5)], operation_id=f"o{n}")
+
+    tasks = [asyncio.ensure_future(write(n)) for n in range(60)]
+    for turn in range(20):
+        tasks[3 * turn].cancel()
+        await asyncio.sleep(0)
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    stand = 0
+    for n, answer in enumerate(answers):
+        receipt = await memory.receipt(f"o{n}")
+        assert receipt is not None or isinstance(answer, asyncio.CancelledError)
+        stand += receipt is not None
+        assert (await write(n)).replayed is (receipt is not None)
+    assert 40 <= stand < 60
+    assert await memory.count() == 300
+    assert await memory.scope_revision() == 60
+
+
+# --- an answer that never came ------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_lost_after_the_commit_is_replayed_with_nothing_doubled(
+    store: SqliteStore, gate: Gate, path: Path
+) -> None:
+    embedder = FakeEmbedder()
+    memory = open_memory(store, embedder=embedder)
+    gate.fail("after commit", ConnectionResetError("the answer got lost"))
+    with pytest.raises(ConnectionResetError):
+        await memory.remember("Tea at 4", operation_id="k1")
+    assert len(embedder.calls) == 1
+    again = await memory.remember("Tea at 4", operation_id="k1")
+    assert again.replayed
+    assert again.receipt == await memory.receipt("k1")
+    assert texts(again.records) == ["Tea at 4"]
+    assert len(embedder.calls) == 1
+    assert [hit.match for hit in await memory.recall("tea")] == ["hybrid"]
+    await store.close()
+    connection = sqlite3.connect(path)
+    for table in ("vmem_records", "vmem_revisions", "vmem_receipts", "vmem_vectors_1", "vmem_scopes"):
+        assert connection.execute(f"select count(*) from {table}").fetchone() == (1,), table
+    connection.close()
+
+
+@pytest.mark.parametrize("step", STEPS[:-1])
+async def test_a_fault_before_the_commit_leaves_nothing(store: SqliteStore, gate: Gate, step: str) -> None:
+    memory = open_memory(store, embedder=FakeEmbedder())
+    gate.fail(step, ConnectionResetError("gone"))
+    with pytest.raises(ConnectionResetError):
+        await memory.remember("Tea at 4", operation_id="k1")
+    assert (await memory.receipt("k1"), await memory.count(), await memory.scope_revision()) == (None, 0, 0)
+    assert await store.embeddings.active() is None
+    assert not (await memory.remember("Tea at 4", operation_id="k1")).replayed
+
+
+# --- logs -------------------------------------------------------------------------------------------------------------------
+
+
+class Kept(logging.Handler):
+    """Keeps every line, formatted with its traceback."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.lines: list[str] = []
+        self.setFormatter(logging.Formatter("%(name)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"{self.format(record)} {record.args!r}")
+
+
+@pytest.fixture
+def log() -> Iterator[Kept]:
+    """What every logger says at its most talkative."""
+    root, kept = logging.getLogger(), Kept()
+    before = root.level
+    root.addHandler(kept)
+    root.setLevel(logging.DEBUG)
+    yield kept
+    root.setLevel(before)
+    root.removeHandler(kept)
+
+
+async def test_no_line_of_any_log_holds_memory_text(path: Path, gate: Gate, log: Kept) -> None:
+    word = "Zanzibar"
+    listener = Listener(failure=ValueError(f"cannot redact {word}"))
+    store = SqliteStore(path)
+    store._probe = gate
+    memory = open_memory(store, embedder=FakeEmbedder(), on_forget=[listener])
+    await memory.remember(f"Ada sails to {word}", id="r1", metadata={word: word}, operation_id="k")
+    await memory.revise("r1", text=f"{word} again")
+    await memory.recall(word, metadata={word: word})
+    await refusal(memory.remember(f"another {word}", operation_id="k"))
+    await refusal(memory.remember(f"another {word}", id="r1"))
+    gate.fail("applied", sqlite3.OperationalError("database or disk is full"))
+    await refusal(memory.remember(f"lost {word}"))
+    gate.fail("after commit", RuntimeError("a fault"))
+    with pytest.raises(RuntimeError):
+        await memory.remember(f"answer lost {word}")
+    assert (await memory.forget("r1")).redaction == "failed"
+    await store.scrub()
+    await store.close()
+    assert [line for line in log.lines if line.startswith("aiosqlite executing <vmem job>")]
+    assert [line for line in log.lines if line.startswith("vmem_core ")]
+    assert not [line for line in log.lines if word.lower() in line.lower()]
+
+
+async def test_no_error_holds_memory_text_nor_does_its_cause(store: SqliteStore) -> None:
+    word = "Zanzibar"
+    memory = open_memory(store)
+    await memory.remember(f"Ada sails to {word}", id="r1", operation_id="k")
+    errors: list[BaseException | None] = [
+        await refusal(memory.remember(f"another {word}", operation_id="k")),
+        await refusal(memory.remember(f"another {word}", id="r1")),
+        await refusal(memory.revise("r1", text=word, expected_revision=9)),
+        await refusal(memory.remember(word * 20_000)),
+        await refusal(memory.remember("x", metadata={"x": [word, {word}]})),
+    ]
+    while errors:
+        error = errors.pop()
+        if error is not None:
+            assert word not in f"{error!r} {error} {error.args} {vars(error)}"
+            errors += [error.__cause__, error.__context__]
+
+
+# --- an index larger than its memory ------------------------------------------------------------------------------------
+
+
+async def test_a_cache_of_any_size_gives_the_same_hits_to_the_last_bit(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_reader, "_BLOCK_ROWS", 64)
+    stores = [SqliteStore(path, index_cache_bytes=size) for size in (256 * 2**20, 2_000, 0)]
+    sessions = [open_memory(store, embedder=FakeEmbedder(dims=16)) for store in stores]
+    words = ["tea", "coffee", "rain", "snow", "harbour", "lamp", "Ada", "Bob"]
+    facts = [Draft(f"{words[n % 8]} {words[n // 8 % 8]} {n}", id=f"r{n}", metadata={"odd": n % 2}) for n in range(500)]
+    queries = [("tea and rain", {}), ("Ada lamp 41", {"metadata": {"odd": 1}}), ("snow", {"include_retracted": True})]
+    await sessions[0].remember_many(facts)
+
+    async def same() -> None:
+        for text, arguments in queries:
+            found = [await session.recall(text, top_k=40, **arguments) for session in sessions]
+            assert len(found[0]) == 40
+            assert {hit.match for hit in found[0]} >= {"hybrid"}
+            assert found[1] == found[0]
+            assert found[2] == found[0]
+        assert await sessions[2].recall(top_k=7) == await sessions[0].recall(top_k=7)
+
+    await same()
+    for n in range(0, 120, 6):
+        session = sessions[n % 3]
+        await session.revise(f"r{n}", text=f"snow and tea {n}")
+        await session.retract(f"r{n + 1}")
+        await session.forget(f"r{n + 2}")
+        await open_memory(stores[1], BOB, embedder=FakeEmbedder(dims=16)).remember(f"Bob's tea {n}")
+    await same()
+    for store in stores:
+        await store.close()
