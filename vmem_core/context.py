@@ -14,9 +14,8 @@ from typing import Any, ClassVar, Final
 
 from vmem_core import display
 from vmem_core.errors import InvalidRequestError
-from vmem_core.extract import one_line
 from vmem_core.records import ORIGINS, SOURCE_KINDS, Origin, Record, SourceKind
-from vmem_core.text import check_text
+from vmem_core.text import check_text, one_line
 from vmem_core.values import Value, check_choice, check_integer, check_values, many
 
 CountTokens = Callable[[str], int]

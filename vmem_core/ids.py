@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
-
-_VERSION_7 = 0x7 << 76
-_VARIANT = 0x2 << 62
 
 
 def new_id() -> str:
@@ -22,9 +18,9 @@ def new_id() -> str:
     (36, '7')
     """
     millis = time.time_ns() // 1_000_000
-    random = int.from_bytes(os.urandom(10), "big")
-    high, low = random >> 68 & 0xFFF, random & (1 << 62) - 1
-    return str(uuid.UUID(int=millis << 80 | _VERSION_7 | high << 64 | _VARIANT | low))
+    random = os.urandom(10).hex()
+    variant = "89ab"[int(random[3], 16) & 3]
+    return f"{millis:012x}"[:8] + f"-{millis & 0xFFFF:04x}-7{random[:3]}-{variant}{random[4:7]}-{random[7:19]}"
 
 
 def new_salt() -> bytes:

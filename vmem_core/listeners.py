@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from vmem_core.errors import InvalidRequestError
-from vmem_core.logs import LOG
+from vmem_core.logs import log
 from vmem_core.models import call
 from vmem_core.plan import Forgotten
 from vmem_core.records import Scope
@@ -54,6 +54,6 @@ async def _succeeds(listener: Listener, event: ForgetEvent) -> bool:
         await call(listener, event)
     except Exception as error:  # noqa: BLE001 - whatever a host's code raises, the forget stands
         # Only the class: the listener's message may quote what it was to redact.
-        LOG.error("an on_forget listener failed with %s; call forget again to run it again", type(error).__name__)
+        log().error("an on_forget listener failed with %s; call forget again to run it again", type(error).__name__)
         return False
     return True

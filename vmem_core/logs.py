@@ -5,7 +5,18 @@ Owns the logger. No record of it holds memory text: counts, ids and class names 
 
 from __future__ import annotations
 
-import logging
+from functools import cache
+from typing import TYPE_CHECKING
 
-LOG = logging.getLogger("vmem_core")
-LOG.addHandler(logging.NullHandler())
+if TYPE_CHECKING:
+    import logging
+
+
+@cache
+def log() -> logging.Logger:
+    """The logger. It is made when first needed: importing the library loads no logging."""
+    import logging
+
+    logger = logging.getLogger("vmem_core")
+    logger.addHandler(logging.NullHandler())
+    return logger

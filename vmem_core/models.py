@@ -6,7 +6,6 @@ transaction is ever held here. Does not own what is done with a vector (``operat
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from vmem_core.errors import InvalidRequestError, UnsupportedError
 from vmem_core.ledger import Reservation, UsageLedger
-from vmem_core.logs import LOG
+from vmem_core.logs import log
 from vmem_core.plan import Vectors
 from vmem_core.store import QueryVector
 from vmem_core.text import check_text
@@ -117,6 +116,8 @@ async def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
     # An object that is called has its coroutine function on its class.
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         return await function(*args, **kwargs)
+    import asyncio
+
     result = await asyncio.to_thread(function, *args, **kwargs)
     return await result if inspect.isawaitable(result) else result
 
@@ -259,7 +260,7 @@ class ModelCalls:
         )
         if not is_accounted and not self._warned:
             self._warned = True
-            LOG.warning("a %s call reports no usage; its estimate stands. Mark it with accounted(...)", kind)
+            log().warning("a %s call reports no usage; its estimate stands. Mark it with accounted(...)", kind)
         return reservation
 
     async def _settled(self, reservation: Reservation | None, answering: Awaitable[Any]) -> Any:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from vmem_core import extract, reconcile
 from vmem_core.edits import ApplyEdits, Extract, ReconciledRemember
@@ -28,8 +28,7 @@ from vmem_core.store import QueryVector, Search, Store
 from vmem_core.text import equality_form, text_key
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(NamedTuple):
     """What a write came to: the store's answer, and how often it was planned again."""
 
     outcome: Outcome

@@ -20,11 +20,12 @@ from datetime import timedelta
 from typing import Any, Final, cast
 
 from vmem_core.edits import Amend, Create, Edit, Withdraw, same_text
-from vmem_core.extract import Fact, one_line
+from vmem_core.extract import Fact
 from vmem_core.models import Prompt
 from vmem_core.operations import merge_sources
 from vmem_core.records import Draft, Kind, Link, Origin, Record
 from vmem_core.replies import MOST_ENTRIES, Decision, Reply
+from vmem_core.text import one_line
 
 MOST_FACTS: Final = MOST_ENTRIES
 _SYSTEM: Final = """You reconcile new facts with the memory that exists.

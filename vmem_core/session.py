@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from vmem_core import arguments, context, cursors, listeners, planning, recall, requests, sync, tracing
+from vmem_core import arguments, context, cursors, listeners, recall, requests, sync, tracing
 from vmem_core.context import ContextPackage
 from vmem_core.errors import InvalidRequestError
 from vmem_core.ids import new_id as default_new_id
@@ -48,6 +48,9 @@ from vmem_core.results import ForgetResult, ForgetScopeResult, History, Hits, Pa
 from vmem_core.store import Listing, Store
 from vmem_core.text import check_string, check_text
 from vmem_core.values import check_choice, check_integer, check_values
+
+if TYPE_CHECKING:
+    from vmem_core.planning import Planner
 
 
 class MemorySession:
@@ -187,9 +190,9 @@ class MemorySession:
                 request_extra=extra,
             )
             if mode == "reconcile":
-                planned = await self._planner(top_k, instructions).remember(operation, operation_id is not None)
-                return self._told(span, planned)
-            return self._told(span, planning.Planned(await self._write(operation, operation_id)))
+                planner = self._planner(top_k, instructions)
+                return self._told(span, *await planner.remember(operation, operation_id is not None))
+            return self._told(span, await self._write(operation, operation_id))
 
     async def remember_many(
         self, drafts: Sequence[Draft], *, origin: Origin = "asserted", operation_id: str | None = None
@@ -216,7 +219,7 @@ class MemorySession:
                 origin=arguments.check_origin(origin),
             )
             outcome = await self._write(operation, operation_id)
-            return self._told(span, planning.Planned(outcome))
+            return self._told(span, outcome)
 
     async def extract(
         self,
@@ -264,6 +267,8 @@ class MemorySession:
         mode, extra = self._check_mode(supersede, top_k, instructions)
         arguments = {"kind": kind, "ttl": check_ttl(ttl), "links": links, "infer": infer, **extra}
         with tracing.span("extract") as span:
+            from vmem_core import planning
+
             job = planning.ExtractionJob(
                 **self._operation(operation_id),
                 canonical_request=requests.extract(checked, arguments),
@@ -275,8 +280,8 @@ class MemorySession:
                 reconciles=mode == "reconcile",
                 infer=infer,
             )
-            planned = await self._planner(top_k, instructions).extract(job, operation_id is not None)
-            return self._told(span, planned)
+            planner = self._planner(top_k, instructions)
+            return self._told(span, *await planner.extract(job, operation_id is not None))
 
     async def revise(
         self,
@@ -332,7 +337,7 @@ class MemorySession:
                 **self._on_record(record_id, expected_revision, operation_id), given=checked, by_model=by_model
             )
             outcome = await self._write(operation, operation_id)
-            return self._told(span, planning.Planned(outcome))
+            return self._told(span, outcome)
 
     async def retract(
         self,
@@ -360,7 +365,7 @@ class MemorySession:
         with tracing.span("retract") as span:
             operation = Retract(**self._on_record(record_id, expected_revision, operation_id), by_model=by_model)
             outcome = await self._store.run(operation)
-            return self._told(span, planning.Planned(outcome))
+            return self._told(span, outcome)
 
     async def forget(self, record_id: str, *, operation_id: str | None = None) -> ForgetResult:
         """Delete every revision, vector, token and source of a record, for good.
@@ -575,18 +580,19 @@ class MemorySession:
     ) -> tuple[arguments.Supersede, dict[str, Any]]:
         return arguments.check_mode(supersede, top_k, instructions, has_llm=self._calls.llm is not None)
 
-    def _planner(self, top_k: int, instructions: str | None) -> planning.Planner:
+    def _planner(self, top_k: int, instructions: str | None) -> Planner:
+        from vmem_core import planning
+
         return planning.Planner(
             self._store, self._calls, self._limits, self._attempts, self._made_id, top_k, instructions
         )
 
-    def _told(self, span: tracing.Span, planned: planning.Planned) -> WriteResult:
+    def _told(self, span: tracing.Span, outcome: Outcome, retries: int = 0) -> WriteResult:
         """What the caller and the span are told of a write."""
-        outcome = planned.outcome
         generation = self._store.known_generation
         number = None if generation is None else generation.number
-        span.record(records=len(outcome.records), retries=planned.retries, generation=number)
-        return WriteResult(outcome.receipt, outcome.replayed, outcome.records, planned.retries, outcome.present)
+        span.record(records=len(outcome.records), retries=retries, generation=number)
+        return WriteResult(outcome.receipt, outcome.replayed, outcome.records, retries, outcome.present)
 
     def _made_id(self) -> str:
         return self._check_id(self._new_id(), "new_id()")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vmem_core.sync import Facade
 
 MOST_RESULTS = 1_000
+ENGLISH = "english"
 
 
 def check_language(language: object) -> str | None:

@@ -7,15 +7,17 @@ object's own.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from vmem_core.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -33,6 +35,8 @@ class _Background:
         self._pid = os.getpid()
 
     def loop(self) -> asyncio.AbstractEventLoop:
+        import asyncio
+
         if self._pid != os.getpid():
             self._reset()  # the thread did not survive the fork, and its lock may be held for ever
         with self._lock:
@@ -50,6 +54,8 @@ class _Background:
                 f"sync.{name}() was called from the library's own event loop, which it would block for ever; "
                 f"make the callback async and use `await {name}(...)`"
             )
+        import asyncio
+
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         try:
             return future.result()

@@ -15,6 +15,10 @@ from vmem_core.errors import InvalidRequestError
 # Letters and symbols that Unicode calls visible but that show nothing: Hangul fillers, the blank Braille pattern.
 _INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u2800")
 _LONG_SIGN_RUN = re.compile(r"((?:[^\w\s]){32})")
+_LINE_BREAKS = str.maketrans(
+    {"\n": "\\n", "\r": "\\r", "\v": "\\n", "\f": "\\n", "\x1c": "\\n", "\x1d": "\\n", "\x1e": "\\n",
+     "\x85": "\\n", "\u2028": "\\n", "\u2029": "\\n"}
+)  # fmt: skip
 _BLANK_CATEGORIES = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 
 
@@ -80,6 +84,15 @@ def _shows_nothing(char: str) -> bool:
     if char in _INVISIBLE or unicodedata.category(char) in _BLANK_CATEGORIES:
         return True
     return "\ufe00" <= char <= "\ufe0f"  # variation selectors only choose how the character before them looks
+
+
+def one_line(text: str) -> str:
+    r"""A text on one line, its line breaks shown as ``\n``, so that no text can forge a line of a prompt.
+
+    >>> one_line("a\n[s1] user: b")
+    'a\\n[s1] user: b'
+    """
+    return text.translate(_LINE_BREAKS)
 
 
 def text_digest(text: str) -> str:

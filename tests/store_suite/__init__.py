@@ -16,6 +16,7 @@ A store passes if every test does; what callers see is then the same as on the s
 
 from store_suite import (
     adding,
+    embedders,
     embedding,
     entering,
     forgetting,
@@ -35,6 +36,7 @@ PARTS = (
     reading,
     recalling,
     knowing_then,
+    embedders,
     embedding,
     entering,
     racing,

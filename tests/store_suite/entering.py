@@ -116,12 +116,14 @@ async def test_each_limit_is_taken_to_the_last_character_and_no_further(ada: Mem
         ("text", {"text": "a" * 100_000}, {"text": "a" * 100_001}),
         ("id", {"text": "t", "id": "i" * 512}, {"text": "t", "id": "i" * 513}),
         ("operation_id", {"text": "t", "operation_id": "o" * 512}, {"text": "t", "operation_id": "o" * 513}),
-        ("metadata", {"text": "t", "metadata": {"a": "x" * (65_536 - 8)}}, {"text": "t", "metadata": {"a": "x" * (65_536 - 7)}}),
+        ("metadata", {"text": "t", "metadata": {"a": "x" * (65_536 - 8)}}, {"text": "t",
+        "metadata": {"a": "x" * (65_536 - 7)}}),
         ("sources[0].uri", {"text": "t", "sources": [Source("user", DIGEST, uri="u" * 512)]},
          {"text": "t", "sources": [Source("user", DIGEST, uri="u" * 513)]}),
         ("links[1].record_id", {"text": "t", "links": [Link("about", "r")] * 2},
          {"text": "t", "links": [Link("about", "r"), Link("about", "r" * 513)]}),
-        ("links[0].relation", {"text": "t", "links": [Link("r" * 512, "r")]}, {"text": "t", "links": [Link("r" * 513, "r")]}),
+        ("links[0].relation", {"text": "t", "links": [Link("r" * 512, "r")]}, {"text": "t",
+        "links": [Link("r" * 513, "r")]}),
     ]  # fmt: skip
     for path, fitting, too_much in fits:
         record = (await ada.remember(**fitting)).records[0]
@@ -152,7 +154,8 @@ async def test_limits_can_be_changed_for_a_session(store: Store) -> None:
     for path, error in zip(
         ("text", "id", "metadata", "metadata.a[0]", "drafts[1].text", "text", "record_id", "operation_id"),
         await refusals(
-            memory.remember("teas"), memory.remember("tea", id="abcde"), memory.remember("tea", metadata={"a": "12345"}),
+            memory.remember("teas"), memory.remember("tea", id="abcde"),
+            memory.remember("tea", metadata={"a": "12345"}),
             memory.remember("tea", metadata={"a": [[]]}), memory.remember_many([Draft("a"), Draft("long")]),
             memory.revise("abcd", text="long"), memory.get("abcde"), memory.forget("abcd", operation_id="12345"),
         ),
@@ -175,9 +178,11 @@ REMEMBER: list[tuple[dict[str, Any], str]] = [
     ({"text": None}, "text"), ({"text": 5}, "text"), ({"text": b"tea"}, "text"), ({"text": ["tea"]}, "text"),
     ({"id": 5}, "id"), ({"kind": "fact"}, "kind"), ({"kind": None}, "kind"), ({"kind": "Semantic"}, "kind"),
     ({"origin": "host"}, "origin"), ({"origin": None}, "origin"), ({"importance": 1.01}, "importance"),
-    ({"importance": -0.01}, "importance"), ({"importance": float("nan")}, "importance"), ({"importance": "1"}, "importance"),
+    ({"importance": -0.01}, "importance"), ({"importance": float("nan")}, "importance"),
+    ({"importance": "1"}, "importance"),
     ({"importance": True}, "importance"), ({"ttl": timedelta(0)}, "ttl"), ({"ttl": timedelta(seconds=-1)}, "ttl"),
-    ({"ttl": 60}, "ttl"), ({"ttl": timedelta.max}, "ttl"), ({"ttl": START}, "ttl"), ({"sources": [DIGEST]}, "sources[0]"),
+    ({"ttl": 60}, "ttl"), ({"ttl": timedelta.max}, "ttl"), ({"ttl": START}, "ttl"),
+    ({"sources": [DIGEST]}, "sources[0]"),
     ({"sources": Source("user", DIGEST)}, "sources"), ({"sources": 5}, "sources"), ({"links": ["r1"]}, "links[0]"),
     ({"links": None}, "links"), ({"links": 5}, "links"), ({"links": Link("about", "r")}, "links"),
     ({"metadata": []}, "metadata"), ({"metadata": "{}"}, "metadata"), ({"metadata": {"a": float("inf")}}, "metadata.a"),
@@ -185,7 +190,8 @@ REMEMBER: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {"a": {None: 2}}}, "metadata.a"), ({"metadata": {"a": 2**63}}, "metadata.a"),
     ({"metadata": {"a": -(2**63) - 1}}, "metadata.a"), ({"metadata": {"a": (1, 2)}}, "metadata.a"),
     ({"metadata": {"a": {1, 2}}}, "metadata.a"), ({"metadata": {"a": b"x"}}, "metadata.a"),
-    ({"metadata": {"a": START}}, "metadata.a"), ({"metadata": {"a": 1j}}, "metadata.a"), ({"metadata": {"a": object()}}, "metadata.a"),
+    ({"metadata": {"a": START}}, "metadata.a"), ({"metadata": {"a": 1j}}, "metadata.a"),
+    ({"metadata": {"a": object()}}, "metadata.a"),
     ({"supersede": "replace"}, "supersede"), ({"supersede": True}, "supersede"), ({"operation_id": 7}, "operation_id"),
 ]  # fmt: skip
 
@@ -209,8 +215,10 @@ async def test_metadata_that_holds_itself_is_refused(ada: MemorySession) -> None
 
 
 REVISE: list[tuple[dict[str, Any], str]] = [
-    ({"text": 5}, "text"), ({"kind": "fact"}, "kind"), ({"importance": 2}, "importance"), ({"metadata": []}, "metadata"),
-    ({"ttl": timedelta(0)}, "ttl"), ({"ttl": timedelta.max}, "ttl"), ({"links": ["x"]}, "links[0]"), ({"links": 5}, "links"),
+    ({"text": 5}, "text"), ({"kind": "fact"}, "kind"), ({"importance": 2}, "importance"),
+    ({"metadata": []}, "metadata"),
+    ({"ttl": timedelta(0)}, "ttl"), ({"ttl": timedelta.max}, "ttl"), ({"links": ["x"]}, "links[0]"),
+    ({"links": 5}, "links"),
     ({"sources": ["x"]}, "sources[0]"), ({"origin": "x"}, "origin"), ({"expected_revision": 0}, "expected_revision"),
     ({"expected_revision": -1}, "expected_revision"), ({"expected_revision": True}, "expected_revision"),
     ({"expected_revision": "1"}, "expected_revision"), ({"expected_revision": 1.0}, "expected_revision"),

@@ -19,7 +19,8 @@ async def test_as_of_an_instant_is_inclusive_to_the_microsecond(ada: MemorySessi
     await ada.revise("a", text="tea three")
     for at, expected in (
         (START - MICRO, []), (START, ["tea one"]), (second, ["tea two"]), (third - MICRO, ["tea two"]),
-        (third, ["tea three"]), (third + timedelta(days=9), ["tea three"]), (datetime.max.replace(tzinfo=UTC), ["tea three"]),
+        (third, ["tea three"]), (third + timedelta(days=9), ["tea three"]),
+        (datetime.max.replace(tzinfo=UTC), ["tea three"]),
 
         (datetime.min.replace(tzinfo=UTC), []), (second.astimezone(timezone(timedelta(hours=-8))), ["tea two"]),
     ):  # fmt: skip

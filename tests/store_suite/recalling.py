@@ -236,7 +236,8 @@ async def test_a_blank_query_finds_nothing(seeing: MemorySession, embedder: Fake
 
 
 ODD = [
-    '"', '""', "'", "*", "NOT", "a AND", "OR", "NEAR(", "(a", "^a", "text:x", "t:email", "-", "--", "{}", "[", "\\", "%",
+    '"', '""', "'", "*", "NOT", "a AND", "OR",
+    "NEAR(", "(a", "^a", "text:x", "t:email", "-", "--", "{}", "[", "\\", "%",
     "_",
     "$1", "?", ":a", "C++ NEAR/2", "\x01", "\ufffd", "\U0001f600", "e\u0301", "a" * 100_000, "tea " * 25_000,
     "\u0301" * 10_000, "; drop table vmem_records", "\u202etfel", "\x7f", "a\u0000"[:1], "0", "1e9", "💥" * 1000,

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import shlex
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -80,13 +82,7 @@ def _options(
 @app.command("demo")
 def demo(store: StoreOption = DEFAULT_STORE) -> None:
     """A tour in a few seconds: an agent remembers, revises, is refused, and forgets. No key, no network."""
-    # The demo is an agent, so it lives with the adapter. By name: the core knows no framework.
-    try:
-        tour = importlib.import_module("vmem_langchain.demo")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in {"vmem_langchain", "langchain", "langchain_core", "langgraph"}:
-            raise
-        raise Stop('the demo needs the extra "demo": pip install "versioned-memory[demo]"') from None
+    tour = _load_demo()
     opening.refuse_other_files(store)
     out = output.console()
     if not out.is_terminal:
@@ -195,6 +191,17 @@ def forget(
     done = f"{count} {'revision' if count == 1 else 'revisions'} deleted" if count else "it was forgotten before"
     output.remark(out, f"forgotten: {done}, and {store} was scrubbed: no byte of the text is left in it")
     output.remark(out, "copies elsewhere (backups, chat logs, checkpoints) are not touched")
+
+
+def _load_demo() -> ModuleType:
+    # The demo is an agent, so it lives with the adapter. By name: the core knows no framework.
+    try:
+        if importlib.util.find_spec("wordllama") is not None:
+            return importlib.import_module("vmem_langchain.demo")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"vmem_langchain", "langchain", "langchain_core", "langgraph"}:
+            raise
+    raise Stop('the demo needs the extra "demo": pip install "versioned-memory[demo]"')
 
 
 def _history(session: MemorySession, record_id: str) -> list[Record]:

@@ -28,10 +28,9 @@ from vmem_core.plan import (
 )
 from vmem_core.records import Record, Scope
 from vmem_core.results import Generation, Receipt
-from vmem_core.store import Found, Listing, Search, check_language
+from vmem_core.store import ENGLISH, Found, Listing, Search, check_language
 from vmem_core.stores._memory_rows import ERASED, MemoryRow, RevisionRow, ScopeRow, expired, head_of, known_of, listed
 from vmem_core.text import text_key
-from vmem_core.tokens import DEFAULT_LANGUAGE
 from vmem_core.values import from_micros, to_micros
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class InMemoryStore:
 
     def __init__(self, *, clock: Clock | None = None, language: str | None = None) -> None:
         self._clock = check_clock(clock)
-        self._language = check_language(language) or DEFAULT_LANGUAGE
+        self._language = check_language(language) or ENGLISH
         self._lock = threading.Lock()
         self._scopes: dict[str, ScopeRow] = {}
         self._rows: dict[str, MemoryRow] = {}

@@ -6,13 +6,12 @@ connections and transactions (``_sqlite.py``) or any rule (``operations.py``). I
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from vmem_core import sync
 from vmem_core.clock import Clock, check_clock
@@ -25,7 +24,11 @@ from vmem_core.store import Found, Listing, Search, check_language
 from vmem_core.values import check_integer
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from vmem_core.stores._sqlite import Engine
+
+T = TypeVar("T")
 
 
 class _Generations:
@@ -37,7 +40,7 @@ class _Generations:
     async def active(self) -> Generation | None:
         """The active generation, or None if no vector was ever stored."""
         engine = self._store._opened()
-        return await asyncio.wrap_future(engine.read(lambda connection, _: engine.see_generation(connection)))
+        return await _awaited(engine.read(lambda connection, _: engine.see_generation(connection)))
 
 
 class SqliteStore:
@@ -137,7 +140,7 @@ class SqliteStore:
         self._engine = None
 
     async def _read(self, function: Callable[[Any, Any], Any]) -> Any:
-        return await asyncio.wrap_future(self._opened().read(function))
+        return await _awaited(self._opened().read(function))
 
     async def close(self) -> None:
         """Finish what is queued and close the file; calling it again does nothing."""
@@ -146,13 +149,13 @@ class SqliteStore:
             engine, self._engine = self._engine, None
         if engine is not None and engine.pid == os.getpid():
             for connection in engine.connections:
-                await asyncio.wrap_future(connection.finish())
+                await _awaited(connection.finish())
             if self._finalizer is not None:
                 self._finalizer.detach()
 
     async def run(self, operation: Operation) -> Outcome:
         """Decide an operation and apply its plan, in one transaction."""
-        return await asyncio.wrap_future(self._opened().run(operation))
+        return await _awaited(self._opened().run(operation))
 
     async def replay(self, operation: Operation) -> Outcome | None:
         """What ``run`` would answer if the operation was committed before; None if it was not."""
@@ -256,11 +259,18 @@ class SqliteStore:
             StoreUnavailableError: If a reader in another process holds the log for longer than the busy timeout.
         """
         engine = self._opened()
-        await asyncio.wrap_future(engine.write(engine.scrub))
+        await _awaited(engine.write(engine.scrub))
 
 
 # Engines inherited through a fork. To close them here would end the parent's locks on the file.
 _OF_PARENTS: list[object] = []
+
+
+def _awaited(future: Future[T]) -> Awaitable[T]:
+    """A future of a connection's thread, for whatever loop runs here."""
+    import asyncio
+
+    return asyncio.wrap_future(future)
 
 
 def _no_probe(step: str) -> None:

@@ -57,9 +57,15 @@ def open_demo(tour: Tour) -> None:
     tour.out.print(Panel(intro, border_style="cyan", expand=False))
     earlier = len(tour.memory.forget_scope().record_ids) if tour.memory.list(status=None, limit=1).records else 0
     if earlier:
-        tour.line("", f"The demo was here before: its {earlier} records were forgotten, and it starts over.")
+        tour.line(
+            "", f"The demo was here before: its {_counted(earlier, 'record')} were forgotten, and it starts over."
+        )
     if others:
-        tour.line("", f"The file holds {len(others)} other scope(s): the demo does not touch them.")
+        tour.line("", f"The file holds {_counted(len(others), 'other scope')}: the demo does not touch them.")
+
+
+def _counted(count: int, thing: str) -> str:
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
 def the_application_asserts(tour: Tour) -> str:

@@ -138,14 +138,14 @@ class Tour:
 
     def print_history(self, records: Sequence[Record]) -> None:
         """The revisions of a record, with their sources."""
-        table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
         for name in ("rev", "text", "origin", "sources"):
             table.add_column(name)
         for record in records:
             sources = "\n".join(f"{source.kind}: {source.tool_name or 'your application'}" for source in record.sources)
             origin = Text(record.origin, _ORIGIN_STYLES[record.origin])
             table.add_row(str(record.revision), Text(record.text), origin, Text(sources))
-        self.out.print(Padding(table, (0, 0, 0, _LABEL_WIDTH)))
+        self.out.print(Padding(table, (0, 0, 1, _LABEL_WIDTH)))
 
     def print_commands(self, commands: Sequence[tuple[str, str]]) -> None:
         """Commands to type, each with what it does; a command is never wrapped or cut."""
