@@ -61,10 +61,10 @@ class Script:
         self.process.kill()
         self.process.communicate()
 
-    def tell(self) -> None:
+    def tell(self, line: str = "go") -> None:
         """Let a waiting script go on."""
         assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
+        self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def hear(self) -> str:

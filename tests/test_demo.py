@@ -107,7 +107,7 @@ def test_run_again_it_starts_its_own_scope_over_and_touches_no_other(tmp_path: P
     assert first
     assert again
     assert "here before" not in printed
-    assert "The demo was here before: its 4 records were forgotten, and it starts over." in printed_again
+    assert "The demo was here before. It forgot its 4 records, and starts over." in printed_again
     assert "The file holds 2 other scopes: the demo does not touch them." in printed
     store = SqliteStore(path)
     for other in others:

@@ -57,7 +57,8 @@ def _sources(sources: Sequence[Mapping[str, Any]]) -> str:
 def hit_row(hit: Mapping[str, Any]) -> dict[str, str]:
     """The cells of one hit: its record, and how it was found."""
     row = record_row(hit["record"])
-    return {"text": row.pop("text"), "match": hit["match"], "score": f"{hit['score']:.4f}", **row}
+    score = "" if hit["match"] == "recent" else f"{hit['score']:.4f}"  # nothing was compared
+    return {"text": row.pop("text"), "match": hit["match"], "score": score, **row}
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:

@@ -21,9 +21,10 @@ from vmem_core.values import check_choice, check_values
 Role = Literal["user", "assistant", "tool", "system", "developer"]
 ROLES: tuple[Role, ...] = ("user", "assistant", "tool", "system", "developer")
 OWN_TOOLS = frozenset({"memory_remember", "memory_recall", "memory_revise", "memory_retract"})
-# A loop in the ReAct manner writes what a tool returned into a text of its own, after this word.
-_OBSERVATION = re.compile(r"^\W{0,4}observation\b\W{0,4}:", re.IGNORECASE | re.MULTILINE)
-_ACTION = re.compile(r"^\W{0,4}action\b\W{0,4}:", re.IGNORECASE | re.MULTILINE)
+# A loop in the ReAct manner writes what a tool returned into a text of its own, after this word. Steps may be numbered.
+_LABEL = r"^[ \t]*\W{0,4}(?:%s)\b(?:\W{0,2}\d+)?\W{0,4}:"
+_OBSERVATION = re.compile(_LABEL % "observations?", re.IGNORECASE | re.MULTILINE)
+_ACTION = re.compile(_LABEL % "thought|action|code", re.IGNORECASE | re.MULTILINE)
 
 
 def _mend(value: object, path: str, *, needed: bool = False) -> str | None:
@@ -194,7 +195,7 @@ class _Reader:
         self.read_ids: list[str] = []
         self._called: dict[str, str] = {}  # call id: tool name, of the calls seen so far
         self._tainted = False  # an untrusted result came since the last user message
-        self._awaits_observation = False  # the assistant asked for a tool in its text
+        self._awaits_observation = False  # the assistant asked for a tool in its text, and no user spoke since
         calls = Counter(call.id for message in messages for call in message.tool_calls)
         answers = Counter(message.tool_call_id for message in messages if message.role == "tool")
         self._ambiguous = {key for counts in (calls, answers) for key, count in counts.items() if count > 1}
@@ -226,20 +227,19 @@ class _Reader:
         # In a ReAct loop the observation comes back in the user's role: it is a tool's text, not the user's.
         text = _join_text(message.content)
         observed = self._awaits_observation and _OBSERVATION.match(text.lstrip()) is not None
-        self._awaits_observation = False
         if message.model_written or observed:
             self.notes["untrusted"] += 1
             self._tainted = self._tainted or observed
             return None
-        self._tainted = False
+        self._tainted = self._awaits_observation = False
         return "user"
 
     def _assistant(self, message: Message) -> SourceKind | None:
         for call in message.tool_calls:
-            if call.id:
+            if call.id and not is_blank(call.id):
                 self._called[call.id] = call.name
         text = _join_text(message.content)
-        self._awaits_observation = _ACTION.search(text) is not None
+        self._awaits_observation = self._awaits_observation or _ACTION.search(text) is not None
         self._tainted = self._tainted or _OBSERVATION.search(text) is not None
         if not self.policy.read_assistant or is_blank(text):
             return None
@@ -280,7 +280,7 @@ class _Reader:
             text_digest(text),
             message_id=message.id,
             chat_id=self.scope.chat_id,
-            run_id=message.run_id or None,
+            run_id=None if is_blank(message.run_id or "") else message.run_id,
             tool_call_id=call_id,
             tool_name=self._called[call_id] if call_id else None,
         )

@@ -243,9 +243,11 @@ class Remember(Operation):
         Raises:
             RecordConflictError: If an id is held or was forgotten anywhere in the store.
         """
+        taken = set(snapshot.heads)
         for record_id in self.ids:
-            if record_id in snapshot.heads:
+            if record_id in taken:
                 raise RecordConflictError(record_id)
+            taken.add(record_id)
         writes, present = [], []
         for draft, record_id in zip(self.drafts, self.ids, strict=True):
             equal = find_equal(draft.text, snapshot) if self.skip_equal else None
@@ -333,7 +335,7 @@ class Revise(_OnRecord):
 
     def request(self) -> str:
         """The arguments that were given."""
-        return requests.revise(self.record_id, self.given, self.expected_revision)
+        return requests.revise(self.record_id, self.given, self.expected_revision, self.by_model)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The next revision, active again if it was retracted.
@@ -399,7 +401,9 @@ class Retract(_OnRecord):
 
     def request(self) -> str:
         """The record and the revision it was planned against."""
-        return requests.on_record(self.verb, self.record_id, self.expected_revision)
+        return requests.on_record(
+            self.verb, self.record_id, expected_revision=self.expected_revision, by_model=self.by_model
+        )
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """The next revision with the same content, retracted; of a retracted one a receipt only."""
@@ -436,7 +440,7 @@ class Forget(Operation):
 
     def request(self) -> str:
         """The record."""
-        return requests.on_record(self.verb, self.record_id, None)
+        return requests.on_record(self.verb, self.record_id)
 
     def plan(self, snapshot: Snapshot) -> Plan:
         """A receipt always; a deletion if the scope has the record. A foreign id is treated like an unknown one."""

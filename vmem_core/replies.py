@@ -21,12 +21,20 @@ from vmem_core.text import is_blank, mend_string
 T = TypeVar("T")
 MOST_ENTRIES: Final = 100
 EVENTS: Final = ("ADD", "UPDATE", "DELETE", "NOOP")
+_PAIRS: Final = {"{": "}", "[": "]"}
 _TAG = r"<(?P<close>/?)(?:think|thinking|thought|reasoning)>"
 _NEXT = re.compile(rf"{_TAG}|[\[{{]", re.IGNORECASE)
-_INSIDE = re.compile(r'[\[\]{}]|"(?:[^"\\]|\\.)*(?:"|\Z)', re.DOTALL)
+_THOUGHT_ENDS = re.compile(_TAG.replace("/?", "/"), re.IGNORECASE)
+_OPENS = re.compile(r"[\[{]")
+_INSIDE = re.compile(
+    r"""[\[\]{}]|"(?:[^"\\]|\\.)*(?:"|\Z)|(?<=[\[{,:\s])'(?:[^'\\]|\\.)*(?:'|\Z)""",  # brackets and strings
+    re.DOTALL,
+)
 _REFUSAL = re.compile(
-    r"\W*(?:(?:i'?m|i am|we'?re|we are)\s+)?(?:very\s+|so\s+)?(?:sorry|afraid|unable|not able)\b"
-    r"|\W*(?:i|we)\s+(?:can'?t|cannot|can not|won'?t|will not|must decline|decline)\b|\W*as an ai\b",
+    r"\W*(?:unfortunately\W+)?(?:"
+    r"(?:(?:i['’]?m|i am|we['’]?re|we are)\s+)?(?:very\s+|so\s+)?(?:sorry|afraid|unable|not able)"
+    r"|(?:i|we)\s+(?:can['’]?t|cannot|can not|won['’]?t|will not|must decline|decline|apologi[sz]e)"
+    r"|as an ai)\b",
     re.IGNORECASE,
 )
 
@@ -135,49 +143,61 @@ def _is_block(block: object) -> bool:
 def _segments(text: str) -> list[str] | None:
     """The outermost bracketed parts outside thoughts, in order; None if one never closes: the reply was cut off."""
     found: list[str] = []
-    thought: list[str] | None = None  # parts after a thought that has not ended
-    position, ends = 0, 0
+    position = 0
     while match := _NEXT.search(text, position):
-        position = match.end()
-        if match["close"] is not None:
-            # An end of a thought: what came before it, marked as one or not, was thought.
-            if match["close"]:
-                found, thought = ([] if thought is None else found), None
-            elif thought is None:
-                thought = []
-            continue
-        end = _closing(text, match.start())
-        if end is None:
-            return None if thought is None else found or None
-        (found if thought is None else thought).append(text[match.start() : end])
-        position = ends = end
-    if not found and thought and not text[ends:].strip("` \n\r\t"):
-        return thought[-1:]  # the thought was never ended, but the reply closes with its object
+        if match["close"] is None:
+            end = _closing(text, match.start())
+            if end is None:
+                return None
+            found.append(text[match.start() : end])
+            position = end
+        elif match["close"]:
+            found.clear()  # what came before the end of a thought, marked as one or not, was thought
+            position = match.end()
+        elif ended := _THOUGHT_ENDS.search(text, match.end()):
+            position = ended.end()  # brackets in a thought need not close
+        else:
+            return found or _object_at_end(text[match.end() :])
     return found
+
+
+def _object_at_end(thought: str) -> list[str] | None:
+    """What a thought that was never ended closes with, if that is an object."""
+    last, position = None, 0
+    while match := _OPENS.search(thought, position):
+        end = _closing(thought, match.start())
+        if end is None:
+            return None
+        last, position = thought[match.start() : end], end
+    return [last] if last is not None and not thought[position:].strip("` \n\r\t") else None
 
 
 def _closing(text: str, start: int) -> int | None:
     """Where the bracket that opens at ``start`` closes, or None. Brackets inside strings do not count."""
-    depth = 0
+    awaited: list[str] = []
     for match in _INSIDE.finditer(text, start):
-        if match[0] in "{[":
-            depth += 1
+        if match[0] in _PAIRS:
+            awaited.append(_PAIRS[match[0]])
         elif match[0] in "}]":
-            depth -= 1
-            if depth == 0:
+            if match[0] != awaited.pop():
+                return None  # broken in a way that could pass for an end: nothing before it is applied either
+            if not awaited:
                 return match.end()
     return None
 
 
 def _last_list(segments: list[str], key: str) -> list[Any] | None:
-    """The entries of the last part that has the wanted shape: ``{key: …}``, or the bare list."""
+    """The entries of the last part of the wanted shape, ``{key: …}``; else those of the last bare list."""
     for segment in reversed(segments):
-        value = _load(segment)
-        if isinstance(value, dict) and key in value:
-            return _as_list(value[key])
-        if isinstance(value, list) and (not value or any(isinstance(item, dict) for item in value)):
+        value = _load(segment) if segment[0] == "{" and key in segment else None
+        items = _as_list(value[key]) if isinstance(value, dict) and key in value else None
+        if items is not None:
+            return items
+    for segment in reversed(segments):
+        value = _load(segment) if segment[0] == "[" and "{" in segment else None
+        if isinstance(value, list) and any(isinstance(item, dict) for item in value):
             return value
-    return None
+    return [] if any(segment[0] == "[" and not segment[1:-1].strip() for segment in segments) else None
 
 
 def _as_list(value: Any) -> list[Any] | None:

@@ -59,12 +59,12 @@ def remember(verb: str, drafts: Sequence[Draft], origin: str, extra: Mapping[str
     return canonical(verb, {"drafts": [_draft(draft) for draft in drafts], "origin": origin, **extra})
 
 
-def revise(record_id: str, given: Mapping[str, Any], expected_revision: int | None) -> str:
+def revise(record_id: str, given: Mapping[str, Any], expected_revision: int | None, by_model: bool) -> str:
     """The canonical form of ``revise``: only what was given, cleared values as what they clear to."""
     arguments = dict(given)
     if "sources" in arguments and not arguments["sources"] and "text" in arguments:
         arguments["sources"] = _sources(None, arguments["text"])
-    return canonical("revise", {"id": record_id, "expected_revision": expected_revision, "given": arguments})
+    return on_record("revise", record_id, expected_revision=expected_revision, by_model=by_model, given=arguments)
 
 
 def extract(messages: Sequence[Message], arguments: Mapping[str, Any]) -> str:
@@ -101,6 +101,6 @@ def _digest_of_other(value: Any) -> str:
     return f"<{type(value).__name__}>"
 
 
-def on_record(verb: str, record_id: str, expected_revision: int | None) -> str:
-    """The canonical form of an operation that has no other argument than a record."""
-    return canonical(verb, {"id": record_id, "expected_revision": expected_revision})
+def on_record(verb: str, record_id: str, **arguments: Any) -> str:
+    """The canonical form of an operation on a record."""
+    return canonical(verb, {"id": record_id, **arguments})

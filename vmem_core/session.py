@@ -176,8 +176,7 @@ class MemorySession:
             RecordConflictError: If the id is not available.
             EmbeddingMismatchError: If the embedder's model or size is not the store's.
         """
-        sources = tuple(sources) if sources is not None else None
-        draft = Draft(text, id, kind, sources, tuple(links), importance, check_metadata(metadata), ttl)
+        draft = Draft(text, id, kind, sources, links, importance, check_metadata(metadata), ttl)  # type: ignore[arg-type]
         self._limits.check_draft(draft)
         mode, extra = self._check_mode(supersede, top_k, instructions)
         with tracing.span("remember") as span:

@@ -15,6 +15,7 @@ from fakes import (
     refusal,
 )
 
+from store_suite.embedding import match
 from vmem_core import (
     Draft,
     Embeddings,
@@ -26,9 +27,6 @@ from vmem_core import (
 )
 
 NAN, INFINITY = float("nan"), float("inf")
-
-
-from store_suite.embedding import match
 
 
 @pytest.mark.parametrize(

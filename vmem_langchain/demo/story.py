@@ -58,7 +58,7 @@ def open_demo(tour: Tour) -> None:
     earlier = len(tour.memory.forget_scope().record_ids) if tour.memory.list(status=None, limit=1).records else 0
     if earlier:
         tour.line(
-            "", f"The demo was here before: its {_counted(earlier, 'record')} were forgotten, and it starts over."
+            "", f"The demo was here before. It forgot its {_counted(earlier, 'record')}, and starts over."
         )
     if others:
         tour.line("", f"The file holds {_counted(len(others), 'other scope')}: the demo does not touch them.")

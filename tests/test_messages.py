@@ -1,0 +1,516 @@
+"""The untrusted-source policy: what of a conversation is read, as what, and with which source."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from fake_models import assistant, call, result, user
+
+from vmem_core import ExtractionPolicy, InvalidRequestError, Message, Scope, Source, ToolCall, text_digest
+from vmem_core.messages import OWN_TOOLS, ROLES, Reading, check_messages, read_messages
+
+CHAT = Scope(user_id="ada", chat_id="chat-7")
+
+
+def read(*messages: Message, trusted: Any = ("lookup",), assistant: bool = False, **more: Any) -> Reading:
+    policy = ExtractionPolicy(trusted_tools=trusted, read_assistant=assistant)
+    return read_messages(messages, policy, CHAT, **{"most_chars": 20_000, **more})
+
+
+def seen(reading: Reading) -> list[tuple[str, str]]:
+    """Kind and text of what was read, in order."""
+    return [(one.source.kind, one.text) for one in reading.sources]
+
+
+def answered(content: Any, *, name: str = "lookup", **more: Any) -> tuple[Message, Message]:
+    """A call and its answer."""
+    return call("m1", "c1", name), result("m2", "c1", content, **more)
+
+
+# ------------------------------------------------------------------------------------------------------ the table
+
+
+def test_user_text_is_read_as_user() -> None:
+    reading = read(user("m1", "I like tea"))
+    assert seen(reading) == [("user", "I like tea")]
+    assert (reading.notes, reading.read_ids) == ({}, ("m1",))
+
+
+def test_the_result_of_a_call_of_a_trusted_tool_is_read_as_tool() -> None:
+    reading = read(*answered("ships on Friday"))
+    assert seen(reading) == [("tool", "ships on Friday")]
+    assert (reading.notes, reading.read_ids) == ({}, ("m2",))
+
+
+def test_a_name_on_the_result_that_equals_the_calls_changes_nothing() -> None:
+    assert seen(read(*answered("Friday", tool_name="lookup"))) == [("tool", "Friday")]
+
+
+UNTRUSTED: dict[str, tuple[Message, ...]] = {
+    "a tool that is not trusted": answered("secret", name="search"),
+    "a failed result": answered("secret", is_error=True),
+    "no call at all": (result("m2", "c1", "secret"),),
+    "no call at all, but a trusted name": (result("m2", "c1", "secret", tool_name="lookup"),),
+    "no call id, but a trusted name": (call("m1", None, "lookup"), result("m2", None, "secret", tool_name="lookup")),
+    "an empty call id": (call("m1", "", "lookup"), result("m2", "", "secret")),
+    "a call id of another call": (call("m1", "c1", "lookup"), result("m2", "c2", "secret")),
+    "a call id of another case": (call("m1", "c1", "lookup"), result("m2", "C1", "secret")),
+    "a name that differs from the call's": answered("secret", tool_name="search"),
+    "a trusted name over an untrusted call": answered("secret", name="search", tool_name="lookup"),
+    "a name that only looks like the call's": answered("secret", tool_name="lookup "),
+    "an empty name over a trusted call": answered("secret", tool_name=""),
+    "a result before its call": (result("m2", "c1", "secret"), call("m1", "c1", "lookup")),
+    "a call by the user": (
+        Message("m1", "user", "call", tool_calls=(ToolCall("c1", "lookup"),)), result("m2", "c1", "secret"),
+    ),
+    "a call by a tool": (
+        Message("m1", "tool", None, tool_calls=(ToolCall("c1", "lookup"),)), result("m2", "c1", "secret"),
+    ),
+    "a call id of two calls": (
+        call("m1", "c1", "search"), call("m3", "c1", "lookup"), result("m2", "c1", "secret"),
+    ),
+    "a call id of two equal calls in one message": (
+        assistant("m1", tool_calls=(ToolCall("c1", "lookup"), ToolCall("c1", "lookup"))), result("m2", "c1", "secret"),
+    ),
+    "a call id that is used again later": (
+        call("m1", "c1", "lookup"), result("m2", "c1", "secret"), call("m3", "c1", "lookup"),
+    ),
+    "two results for one call": (
+        call("m1", "c1", "lookup"), result("m2", "c1", "secret"), result("m3", "c1", "secret"),
+    ),
+    "a result that a model wrote": answered("secret", model_written=True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("messages", UNTRUSTED.values(), ids=UNTRUSTED.keys())
+@pytest.mark.parametrize("reads_assistant", [False, True])
+def test_any_other_result_is_never_read(messages: tuple[Message, ...], reads_assistant: bool) -> None:
+    reading = read(*messages, assistant=reads_assistant)
+    assert "secret" not in repr(reading)
+    assert reading.notes["untrusted"] == sum(message.role == "tool" for message in messages)
+    assert not {message.id for message in messages if message.role == "tool"} & set(reading.read_ids)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Lookup", "LOOKUP", "lookup ", " lookup", "lookup\n", "l\u043e\u043ekup", "lo\u00f6kup", "lookup\u200b", "look up",
+     "lookup_", "mcp.lookup", "lookup\ufffd", "\uff4cookup"],
+)  # fmt: skip
+def test_a_tool_whose_name_only_looks_trusted_is_not(name: str) -> None:
+    assert seen(read(*answered("secret", name=name))) == []
+    assert seen(read(*answered("secret", name=name, tool_name="lookup"))) == []
+
+
+def test_trust_is_by_the_exact_name_on_the_call_alone() -> None:
+    messages = (
+        assistant("m1", tool_calls=(ToolCall("c1", "lookup"), ToolCall("c2", "search"))),
+        result("m3", "c2", "from search", tool_name="lookup"),
+        result("m2", "c1", "from lookup"),
+    )
+    assert seen(read(*messages)) == [("tool", "from lookup")]
+    assert seen(read(*messages, trusted=("search",))) == []
+    assert seen(read(*messages, trusted=())) == []
+
+
+def test_a_result_that_comes_late_still_belongs_to_its_call() -> None:
+    messages = (call("m1", "c1", "lookup"), user("m2", "hurry"), result("m3", "c1", "Friday"))
+    assert seen(read(*messages)) == [("user", "hurry"), ("tool", "Friday")]
+
+
+@pytest.mark.parametrize("name", sorted(OWN_TOOLS))
+def test_results_of_our_own_memory_tools_are_never_read_even_when_listed_as_trusted(name: str) -> None:
+    assert name.startswith("memory_")
+    reading = read(*answered("secret", name=name), trusted=(name, "lookup"))
+    assert (seen(reading), reading.notes) == ([], {"untrusted": 1})
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_system_and_developer_text_is_never_read(role: Any) -> None:
+    reading = read(Message("m1", role, "secret"), user("m2", "tea"), assistant=True)
+    assert (seen(reading), reading.notes, reading.read_ids) == ([("user", "tea")], {}, ("m2",))
+
+
+@pytest.mark.parametrize("reads_assistant", [False, True])
+def test_what_a_model_wrote_in_the_users_role_is_never_read(reads_assistant: bool) -> None:
+    reading = read(user("m1", "secret summary", model_written=True), user("m2", "tea"), assistant=reads_assistant)
+    assert (seen(reading), reading.notes, reading.read_ids) == ([("user", "tea")], {"untrusted": 1}, ("m2",))
+
+
+def test_a_users_text_with_a_tool_name_on_it_is_still_the_users() -> None:
+    assert seen(read(user("m1", "tea", tool_name="search", tool_call_id="c9"))) == [("user", "tea")]
+
+
+# --------------------------------------------------------------------------------------------- the assistant's text
+
+
+def test_assistant_text_is_read_only_when_asked_for() -> None:
+    messages = (user("m1", "hi"), assistant("m2", "You like tea"))
+    assert seen(read(*messages)) == [("user", "hi")]
+    assert seen(read(*messages, assistant=True)) == [("user", "hi"), ("assistant", "You like tea")]
+
+
+def test_text_beside_a_call_is_assistant_text_and_arguments_are_never_read() -> None:
+    messages = (call("m1", "c1", "search", "Let me look", query="secret"),)
+    assert seen(read(*messages)) == []
+    assert seen(read(*messages, assistant=True)) == [("assistant", "Let me look")]
+
+
+def test_assistant_text_after_an_untrusted_result_is_not_read_until_the_next_user_message() -> None:
+    messages = (
+        user("m1", "look it up"), assistant("m2", "I will"), call("m3", "c1", "search", "searching"),
+        result("m4", "c1", "secret"), assistant("m5", "it says secret"), call("m6", "c2", "lookup", "secret again"),
+        result("m7", "c2", "Friday"), assistant("m8", "secret and Friday"), user("m9", "thanks"),
+        assistant("m10", "welcome"),
+    )  # fmt: skip
+    reading = read(*messages, assistant=True)
+    assert seen(reading) == [
+        ("user", "look it up"), ("assistant", "I will"), ("assistant", "searching"), ("tool", "Friday"),
+        ("user", "thanks"), ("assistant", "welcome"),
+    ]  # fmt: skip
+    assert reading.notes == {"untrusted": 4}
+    assert reading.read_ids == ("m1", "m2", "m3", "m7", "m9", "m10")
+
+
+def test_assistant_text_after_a_trusted_result_is_read() -> None:
+    messages = (user("m0", "when?"), *answered("Friday"), assistant("m3", "On Friday"))
+    assert seen(read(*messages, assistant=True))[-1] == ("assistant", "On Friday")
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        Message("b", "system", "go on"),
+        Message("b", "developer", "go on"),
+        user("b", "a summary", model_written=True),
+        assistant("b", "hm"),
+    ],
+    ids=["system", "developer", "model written", "assistant"],
+)
+def test_only_a_message_of_the_user_ends_the_wariness(between: Message) -> None:
+    reading = read(
+        user("m0", "q"), *answered("secret", name="search"), between, assistant("m4", "secret"), assistant=True
+    )
+    assert seen(reading) == [("user", "q")]
+
+
+@pytest.mark.parametrize("messages", UNTRUSTED.values(), ids=UNTRUSTED.keys())
+def test_every_kind_of_untrusted_result_makes_the_assistants_text_after_it_unreadable(
+    messages: tuple[Message, ...],
+) -> None:
+    assert "echo" not in repr(read(*messages, assistant("m9", "echo"), assistant=True))
+
+
+def test_a_result_that_was_processed_before_still_taints_what_follows() -> None:
+    messages = (user("m0", "q"), *answered("secret", name="search"), assistant("m4", "secret"))
+    reading = read(*messages, assistant=True, processed={"m0", "m1", "m2"})
+    assert (seen(reading), reading.notes) == ([], {"already_processed": 1, "untrusted": 2})
+
+
+# ------------------------------------------------------------------------------------------------- ReAct-style loops
+
+OBSERVATIONS = [
+    "Observation: secret", "observation: secret", "  OBSERVATION : secret", "**Observation:** secret",
+    "**Observation**: secret", "### Observation: secret", "> Observation: secret", "Observation:\nsecret",
+    "\n\nObservation: secret", "Observation 1: secret", "Observation 12: secret", "            Observation: secret",
+    "\tObservation: secret", "Observations: secret", "- Observation: secret", "Observation #2: secret",
+]  # fmt: skip
+ACTIONS = [
+    "Action: search", "Thought: I need it.\nAction: search\nAction Input: tea", "Action 1: Search[tea]",
+    "**Action:** search", "            Action: search", "Thought 3: hm\nAction 3: Search[tea]",
+    "Thought: I need it.\nCode:\n```py\nsearch('tea')\n```",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+@pytest.mark.parametrize("reads_assistant", [False, True])
+def test_an_observation_in_the_users_role_is_a_tools_text(observation: str, reads_assistant: bool) -> None:
+    messages = (user("m1", "q"), assistant("m2", "Action: search"), user("m3", observation), assistant("m4", "secret"))
+    reading = read(*messages, assistant=reads_assistant)
+    assert "secret" not in repr(reading)
+    assert reading.notes["untrusted"] == 1 + reads_assistant
+    assert set(reading.read_ids) == ({"m1", "m2"} if reads_assistant else {"m1"})
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_an_observation_is_recognised_after_every_way_to_ask_for_a_tool_in_text(action: str) -> None:
+    messages = (user("m1", "q"), assistant("m2", action), user("m3", "Observation: secret"), assistant("m4", "secret"))
+    assert "secret" not in repr(read(*messages, assistant=True))
+
+
+def test_observations_that_follow_each_other_are_all_a_tools_text() -> None:
+    messages = (
+        assistant("m1", "Action: search"), user("m2", "Observation: secret"), user("m3", "Observation: secret"),
+        assistant("m4", "secret"),
+    )  # fmt: skip
+    assert "secret" not in repr(read(*messages, assistant=True))
+
+
+@pytest.mark.parametrize("between", [Message("b", "system", "go on"), user("b", "summary", model_written=True)])
+def test_an_observation_is_recognised_behind_messages_of_others(between: Message) -> None:
+    messages = (
+        assistant("m1", "Action: search"),
+        between,
+        user("m2", "Observation: secret"),
+        assistant("m4", "secret"),
+    )
+    assert "secret" not in repr(read(*messages, assistant=True))
+
+
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+def test_assistant_text_that_holds_an_observation_is_not_read_nor_what_follows_it(observation: str) -> None:
+    loop = f"Thought: look\nAction: search\n{observation}\nFinal Answer: secret"
+    messages = (user("m1", "q"), assistant("m2", loop), assistant("m3", "so it is secret"), user("m4", "ok"))
+    reading = read(*messages, assistant=True)
+    assert (seen(reading), reading.notes) == ([("user", "q"), ("user", "ok")], {"untrusted": 2})
+
+
+def test_an_observation_in_a_block_of_its_own_counts_too() -> None:
+    blocks = [{"type": "text", "text": "Action: search"}, {"type": "text", "text": "Observation: secret"}]
+    assert seen(read(assistant("m1", blocks), assistant("m2", "secret"), assistant=True)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Observation: the sky is blue", "My observation: tea is hot", "observations matter", "What an observation"],
+)
+def test_a_user_who_writes_of_an_observation_is_still_read(text: str) -> None:
+    assert seen(read(user("m1", text))) == [("user", text)]
+    assert seen(read(user("m0", "hi"), assistant("m1", "hello"), user("m2", text)))[-1] == ("user", text)
+
+
+def test_a_user_who_answers_after_an_action_is_still_read() -> None:
+    messages = (assistant("m1", "Action: search"), user("m2", "No, stop"), user("m3", "I like tea"))
+    assert seen(read(*messages)) == [("user", "No, stop"), ("user", "I like tea")]
+
+
+# ------------------------------------------------------------------------------------------------------- what is read
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ({"ships": "Friday"}, '{"ships":"Friday"}'),
+        ({"b": 1, "a": [1, 2.5, None, True]}, '{"b":1,"a":[1,2.5,null,true]}'),
+        ({"city": "Zürich", "茶": "咖啡 ☕"}, '{"city":"Zürich","茶":"咖啡 ☕"}'),
+        ([1, 2], "[1,2]"),
+        ([{"id": 1}, {"id": 2}], '[{"id":1},{"id":2}]'),
+        (42, "42"),
+        (2.5, "2.5"),
+        (False, "false"),
+        ({}, "{}"),
+        ("plain text", "plain text"),
+        ('{"kept": "as it is"}', '{"kept": "as it is"}'),
+        ({"nul": "\x00", "half": "\ud83d"}, '{"nul":"\\u0000","half":"\ufffd"}'),
+        ({1: "a", None: "b"}, '{"1":"a","null":"b"}'),
+    ],
+)
+def test_a_tools_result_that_is_no_text_is_read_as_compact_json(content: Any, text: str) -> None:
+    reading = read(*answered(content))
+    assert seen(reading) == [("tool", text)]
+    assert reading.sources[0].source.digest == text_digest(text)
+
+
+@pytest.mark.parametrize("content", [b"bytes", {"a": {1, 2}}, object(), {("a",): 1}, bytearray(b"x")])
+def test_a_tools_result_that_json_cannot_hold_is_skipped_and_noted(content: Any) -> None:
+    reading = read(*answered(content))
+    assert (seen(reading), reading.notes, reading.read_ids) == ([], {"block_skipped": 1}, ())
+
+
+def test_a_tools_result_that_is_too_deep_for_json_is_skipped_and_noted() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert read(*answered({"deep": deep})).notes == {"block_skipped": 1}
+
+
+BLOCKS = [
+    {"type": "text", "text": "one"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+    "two",
+    {"type": "thinking", "thinking": "hidden", "text": "hidden"},
+    {"type": "reasoning", "text": "hidden"},
+    {"type": "input_audio", "input_audio": {"data": "AAAA"}},
+    {"type": "file", "file": {"text": "hidden"}},
+    {"type": "tool_use", "id": "c9", "name": "lookup", "input": {"q": "hidden"}},
+    {"text": "three"},
+    {"type": "text"},
+    {"type": "text", "text": None},
+    None,
+    7,
+    b"bytes",
+    ["hidden"],
+]
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "tool"])
+def test_texts_of_blocks_are_read_in_order_and_the_others_skipped_and_noted(role: str) -> None:
+    blocks = [one for one in BLOCKS if isinstance(one, str) or (isinstance(one, dict) and one.get("type"))]
+    blocks = blocks if role == "tool" else BLOCKS
+    message = result("m2", "c1", blocks) if role == "tool" else Message("m2", role, blocks)  # type: ignore[arg-type]
+    reading = read(call("m1", "c1", "lookup"), message, assistant=True)
+    expected = "one\ntwo" if role == "tool" else "one\ntwo\nthree"
+    assert seen(reading) == [(role, expected)]
+    assert reading.notes == {"block_skipped": len(blocks) - expected.count("\n") - 1}
+    assert reading.sources[0].source.digest == text_digest(expected)
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", " \n", [], [None], [{"type": "image"}], "\u200b", [{"type": "text", "text": ""}], b"bytes", 7]
+)
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_message_without_text_is_not_read(role: Any, content: Any) -> None:
+    reading = read(Message("m1", role, content), assistant=True)
+    assert (reading.sources, reading.read_ids) == ((), ())
+    assert set(reading.notes) <= {"block_skipped"}
+
+
+def test_no_content_beside_tool_calls_is_fine() -> None:
+    assert seen(read(*answered("Friday"), assistant=True)) == [("tool", "Friday")]
+
+
+def test_only_so_many_characters_of_a_message_are_read_and_noted() -> None:
+    megabyte = "x" * 1_000_000
+    reading = read(user("m1", "fits"), *(Message(m.id + "t", m.role, m.content, tool_calls=m.tool_calls,
+                   tool_call_id=m.tool_call_id) for m in answered(megabyte)))  # fmt: skip
+    assert [len(text) for _, text in seen(reading)] == [4, 20_000]
+    assert reading.notes == {"truncated": 1}
+    assert reading.sources[1].source.digest == text_digest("x" * 20_000)
+    exact = read(user("m1", "x" * 20_000), user("m2", "y" * 20_001))
+    assert [len(text) for _, text in seen(exact)] == [20_000, 20_000]
+    assert exact.notes == {"truncated": 1}
+    as_json = read(*answered({"rows": ["é" * 10] * 100_000}), most_chars=50)
+    assert seen(as_json)[0][1] == json.dumps({"rows": ["é" * 10] * 9}, ensure_ascii=False, separators=(",", ":"))[:50]
+
+
+def test_what_no_store_can_hold_is_mended_in_texts_ids_and_names() -> None:
+    messages = (
+        Message("m\x001", "user", "te\x00a \ud83d", run_id="run\ud83d"),
+        assistant("m2", tool_calls=(ToolCall("c\x00", "look\ud83dup"),)),
+        result("m3", "c\x00", "Fri\x00day"),
+    )
+    reading = read(*messages, trusted=("look\ufffdup",))
+    assert seen(reading) == [("user", "te\ufffda \ufffd"), ("tool", "Fri\ufffdday")]
+    first, second = (one.source for one in reading.sources)
+    assert (first.message_id, first.run_id) == ("m\ufffd1", "run\ufffd")
+    assert (second.tool_call_id, second.tool_name) == ("c\ufffd", "look\ufffdup")
+    assert first.digest == text_digest("te\ufffda \ufffd")
+
+
+# ------------------------------------------------------------------------------------------------------------ sources
+
+
+def test_a_users_source_has_message_run_and_chat() -> None:
+    (one,) = read(user("m1", "tea", run_id="run-1")).sources
+    assert one.source == Source("user", text_digest("tea"), message_id="m1", chat_id="chat-7", run_id="run-1")
+
+
+def test_a_tools_source_adds_call_and_name() -> None:
+    (one,) = read(*answered({"ships": "Friday"}, run_id="run-1")).sources
+    assert one.source == Source(
+        "tool", text_digest('{"ships":"Friday"}'), message_id="m2", chat_id="chat-7", run_id="run-1",
+        tool_call_id="c1", tool_name="lookup",
+    )  # fmt: skip
+
+
+def test_an_assistants_source_has_no_call() -> None:
+    (one,) = read(call("m1", "c1", "lookup", "looking"), assistant=True).sources
+    assert one.source == Source("assistant", text_digest("looking"), message_id="m1", chat_id="chat-7")
+
+
+def test_a_scope_without_a_chat_gives_sources_without_one() -> None:
+    policy = ExtractionPolicy()
+    reading = read_messages([user("m1", "tea")], policy, Scope(user_id="ada"), most_chars=10)
+    assert reading.sources[0].source.chat_id is None
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\u200b"])
+def test_a_blank_run_id_is_none_and_a_blank_call_id_matches_nothing(blank: str) -> None:
+    (one,) = read(user("m1", "tea", run_id=blank)).sources
+    assert one.source.run_id is None
+    assert seen(read(call("m1", blank, "lookup"), result("m2", blank, "secret"))) == []
+
+
+def test_a_message_that_was_processed_is_not_read_again() -> None:
+    reading = read(user("m1", "tea"), user("m2", "coffee"), processed={"m1"})
+    assert (seen(reading), reading.read_ids) == ([("user", "coffee")], ("m2",))
+    assert reading.notes == {"already_processed": 1}
+
+
+# ---------------------------------------------------------------------------------------------- what cannot be built
+
+
+@pytest.mark.parametrize("message_id", ["", " ", "\n", "\u200b", None, 7, b"m1"])
+def test_a_message_needs_an_id(message_id: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        Message(message_id, "user", "secret")
+    assert caught.value.path == "message.id"
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("role", ["User", "human", "ai", "", None, 7])
+def test_a_message_needs_a_known_role(role: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        Message("m1", role, "secret")
+    assert caught.value.path == "message.role"
+
+
+def test_every_role_of_the_list_is_taken() -> None:
+    assert [Message("m1", role, "x").role for role in ROLES] == list(ROLES)
+
+
+@pytest.mark.parametrize(
+    ("more", "path"),
+    [
+        ({"tool_calls": [{"id": "c1", "name": "lookup"}]}, "message.tool_calls"),
+        ({"tool_calls": "lookup"}, "message.tool_calls"),
+        ({"tool_call_id": 7}, "message.tool_call_id"),
+        ({"tool_name": b"lookup"}, "message.tool_name"),
+        ({"run_id": 1}, "message.run_id"),
+    ],
+)
+def test_a_wrong_part_of_a_message_is_named(more: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        Message("m1", "user", "secret", **more)
+    assert caught.value.path.startswith(path)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [(("c1", ""), "tool_call.name"), (("c1", None), "tool_call.name"), ((7, "lookup"), "tool_call.id"),
+     (("c1", "lookup", "text"), "tool_call.args")],
+)  # fmt: skip
+def test_a_wrong_part_of_a_tool_call_is_named(given: tuple[Any, ...], path: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        ToolCall(*given)
+    assert caught.value.path == path
+
+
+def test_ids_must_be_unique_in_a_batch() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_messages([user("m1", "secret"), user("m2", "b"), user("m1", "c")])
+    assert caught.value.path == "messages[2].id"
+    assert "secret" not in str(caught.value)
+    with pytest.raises(InvalidRequestError):
+        check_messages([user("m\x00", "a"), user("m\ufffd", "b")])
+
+
+@pytest.mark.parametrize("messages", [None, "text", user("m1", "x"), [{"id": "m1"}], [None], 7, {"m1": "x"}])
+def test_anything_but_a_list_of_messages_is_refused(messages: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_messages(messages)
+    assert caught.value.path.startswith("messages")
+
+
+@pytest.mark.parametrize("trusted", ["lookup", [7], [None], {"lookup", b"x"}])
+def test_trusted_tools_must_be_names(trusted: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        ExtractionPolicy(trusted_tools=trusted)
+    assert caught.value.path == "trusted_tools"
+
+
+def test_a_policy_trusts_no_tool_and_no_assistant_by_default() -> None:
+    assert (ExtractionPolicy().trusted_tools, ExtractionPolicy().read_assistant) == (frozenset(), False)
+    assert seen(read(*answered("secret"), assistant("m3", "secret"), trusted=())) == []
