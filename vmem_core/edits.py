@@ -122,6 +122,10 @@ class ApplyEdits(Operation):
         met = list(self.met)
         planned = (self._write(edit, snapshot, met, notes) for edit in self._current(snapshot, notes))
         writes = [write for write in planned if write is not None]
+        created = Counter(write.record.id for write in writes if write.action == "create")
+        for record_id, times in created.items():
+            if times > 1:
+                raise RecordConflictError(record_id)
         writes.sort(key=lambda write: write.action == "retract")
         settled = settle_vectors(self.vectors, snapshot, writes)
         codes = [Note(code, notes[code]) for code in NOTE_CODES if notes[code] > 0]

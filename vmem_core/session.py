@@ -231,6 +231,7 @@ class MemorySession:
         supersede: Literal["add", "reconcile"] | None = None,
         instructions: str | None = None,
         infer: bool = True,
+        policy: ExtractionPolicy | None = None,
         operation_id: str | None = None,
     ) -> WriteResult:
         """Learn from a conversation: inferred records that cite the messages they come from.
@@ -247,6 +248,7 @@ class MemorySession:
             supersede: ``"reconcile"`` (the default with an ``llm``) or ``"add"``.
             instructions: Appended to the prompt of extraction.
             infer: Whether a model makes facts of the texts; False: each readable text is a record.
+            policy: What may be read; None: the session's.
             operation_id: Makes a retry apply once.
 
         Raises:
@@ -272,7 +274,7 @@ class MemorySession:
                 **self._operation(operation_id),
                 canonical_request=requests.extract(checked, arguments),
                 messages=checked,
-                policy=self._policy,
+                policy=self._policy if policy is None else arguments.check_policy(policy),
                 kind=kind,
                 ttl=ttl,
                 links=links,

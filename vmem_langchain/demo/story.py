@@ -57,9 +57,7 @@ def open_demo(tour: Tour) -> None:
     tour.out.print(Panel(intro, border_style="cyan", expand=False))
     earlier = len(tour.memory.forget_scope().record_ids) if tour.memory.list(status=None, limit=1).records else 0
     if earlier:
-        tour.line(
-            "", f"The demo was here before. It forgot its {_counted(earlier, 'record')}, and starts over."
-        )
+        tour.line("", f"The demo was here before. It forgot its {_counted(earlier, 'record')}, and starts over.")
     if others:
         tour.line("", f"The file holds {_counted(len(others), 'other scope')}: the demo does not touch them.")
 
