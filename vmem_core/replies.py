@@ -127,7 +127,7 @@ def _plain_text(reply: object) -> str:
     if isinstance(reply, str):
         return reply
     if isinstance(reply, list) and all(isinstance(block, str) or _is_block(block) for block in reply):
-        return "\n".join(block if isinstance(block, str) else str(block.get("text") or "") for block in reply)
+        return "".join(block if isinstance(block, str) else str(block.get("text") or "") for block in reply)
     if isinstance(reply, dict | list) and reply:
         try:
             return json.dumps(reply)

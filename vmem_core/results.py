@@ -138,8 +138,8 @@ class WriteResult(Value):
         check_integer(self.conflict_retries, "conflict_retries", least=0)
 
     def _repr_html_(self) -> str:
-        data = self.to_json()
-        return display.receipt(data["receipt"]) + display.table([display.record_row(r) for r in data["records"]])
+        rows = [display.record_row(record.to_json()) for record in (*self.records, *self.present)]
+        return display.receipt(self.receipt.to_json()) + (display.table(rows) if rows else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,13 +266,13 @@ class MemorySession:
         links = check_values(links, Link, "links")
         self._limits.check_links(links)
         mode, extra = self._check_mode(supersede, top_k, instructions)
-        arguments = {"kind": kind, "ttl": check_ttl(ttl), "links": links, "infer": infer, **extra}
+        given = {"kind": kind, "ttl": check_ttl(ttl), "links": links, "infer": infer, **extra}
         with tracing.span("extract") as span:
             from vmem_core import planning
 
             job = planning.ExtractionJob(
                 **self._operation(operation_id),
-                canonical_request=requests.extract(checked, arguments),
+                canonical_request=requests.extract(checked, given),
                 messages=checked,
                 policy=self._policy if policy is None else arguments.check_policy(policy),
                 kind=kind,

@@ -110,7 +110,10 @@ async def test_a_text_of_then_is_compared_by_its_own_vector_only(seeing: MemoryS
     await seeing.revise("b", importance=0.5)
     embedder.vectors["query"] = [1, 1, 1, 0, 0, 0, 0, 0]
     then = await seeing.recall("query", at_scope_revision=2)
-    assert [(hit.record.text, hit.match) for hit in then] == [("same", "vector")]
+    assert [(hit.record.text, hit.match) for hit in then] == [("same", "vector"), ("old", "vector")]
+    embedder.vectors["query"] = [9, 1, 1, 0, 0, 0, 0, 0]
+    then = await seeing.recall("query", at_scope_revision=2)
+    assert [(hit.record.text, hit.match) for hit in then] == [("old", "vector"), ("same", "vector")]
     assert {hit.record.text for hit in await seeing.recall("query", at_scope_revision=4)} == {"new", "same"}
 
 

@@ -189,7 +189,7 @@ def forget(
         facade(session.store).scrub()
     count = len(result.revisions)
     done = f"{count} {'revision' if count == 1 else 'revisions'} deleted" if count else "it was forgotten before"
-    output.remark(out, f"forgotten: {done}, and {store} was scrubbed: no byte of the text is left in it")
+    output.remark(out, f"forgotten: {done}, and {store} was scrubbed: no byte of the record is left in it")
     output.remark(out, "copies elsewhere (backups, chat logs, checkpoints) are not touched")
 
 

@@ -42,6 +42,7 @@ class MemoryRow:
     key: int = 0
     tokens: bytes = b""
     vector: bytes | None = None
+    past_vectors: dict[str, bytes] = field(default_factory=dict)  # by the text they are of
     mentioned_by: list[int] = field(default_factory=list)
 
     @property
@@ -108,6 +109,6 @@ def known_of(row: MemoryRow, search: Search) -> Known | None:
         known = revision if inside else known
     if known is None or known.record is None:
         return None
-    current = row.record
-    same = current is not None and current.text == known.record.text
-    return Known(row.number, known.entry, known.record, row.vector if same else None)
+    current, text = row.record, known.record.text
+    vector = row.vector if current is not None and current.text == text else row.past_vectors.get(text)
+    return Known(row.number, known.entry, known.record, vector)

@@ -118,14 +118,13 @@ class Reader:
     def _search_known(
         self, connection: sqlite3.Connection, scope: Scope, search: Search, state: ScopeState
     ) -> list[Found]:
-        until = _FAR if search.at_scope_revision is None else search.at_scope_revision
+        until = _FAR if search.at_scope_revision is None else min(search.at_scope_revision, _FAR)
         at = _FAR if search.recorded_as_of is None else to_micros(search.recorded_as_of)
         rows = connection.execute(_sql.KNOWN, (*state.numbers, until, at, until, at)).fetchall()
-        vectors = {}
+        vectors: dict[tuple[int, str], bytes] = {}
         if state.generation is not None and search.vector is not None:
-            table = _sql.vectors_table(state.generation.number)
-            statement = f"select number, vector from {table} where number between ? and ?"
-            vectors = dict(connection.execute(statement, state.numbers).fetchall())
+            found = connection.execute(_sql.known_vectors(state.generation.number), state.numbers * 2)
+            vectors = {(number, _sql.body_text(body)): vector for number, body, vector in found}
         known = [_known(scope, row, vectors) for row in rows if _sql.is_kept(row[6])]
         now = at if search.recorded_as_of is not None else _stamp_of(connection, state, until)
         hits = indexing.search_known(known, search, self._language, now, state.generation)
@@ -136,7 +135,7 @@ class Reader:
         state = load_state(connection, scope)
         low, high = state.numbers
         if state.scope_id is not None and listing.before is not None:
-            high = low + listing.before - 1
+            high = min(high, low + listing.before - 1)
         now = max(read_micros(self._clock), state.last_stamp)
         kind = None if listing.kind is None else KINDS.index(listing.kind)
         origin = None if listing.origin is None else ORIGINS.index(listing.origin)
@@ -155,14 +154,9 @@ class Reader:
         return found
 
 
-def _known(scope: Scope, row: Sequence[Any], vectors: dict[int, bytes]) -> indexing.Known:
-    number, entry, record_id, revision, scope_revision, recorded_at, body, current = row
-    record = _sql.load_record(scope, record_id, revision, scope_revision, recorded_at, body)
-    vector = vectors.get(number)
-    if vector is not None and current != body:
-        # The vector belongs to the current text; it counts only if that is the text of then.
-        vector = vector if _sql.body_text(current) == record.text else None
-    return indexing.Known(number, entry, record, vector)
+def _known(scope: Scope, row: Sequence[Any], vectors: dict[tuple[int, str], bytes]) -> indexing.Known:
+    record = _sql.load_record(scope, *row[2:7])
+    return indexing.Known(row[0], row[1], record, vectors.get((row[0], record.text)))
 
 
 def _stamp_of(connection: sqlite3.Connection, state: ScopeState, until: int) -> int:

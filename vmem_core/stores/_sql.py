@@ -119,8 +119,8 @@ BUILD: Final = """select number, entry, state, kind, expires_at, tokens, facets 
   where number between ? and ? and state >= 0 order by number"""
 BODIES: Final = f"""select {_HEAD_COLUMNS} from vmem_revisions v join vmem_records r on r.number = v.number
   where v.entry in (select value from json_each(?))"""
-KNOWN: Final = """select v.number, v.entry, r.record_id, v.revision, v.scope_revision, v.recorded_at, v.body, c.body
-  from vmem_revisions v join vmem_records r on r.number = v.number left join vmem_revisions c on c.entry = r.entry
+KNOWN: Final = """select v.number, v.entry, r.record_id, v.revision, v.scope_revision, v.recorded_at, v.body
+  from vmem_revisions v join vmem_records r on r.number = v.number
   where v.number between ? and ? and r.state >= 0 and v.scope_revision <= ? and v.recorded_at <= ?
     and not exists (select 1 from vmem_revisions n where n.number = v.number and n.revision = v.revision + 1
                     and n.scope_revision <= ? and n.recorded_at <= ?)
@@ -135,10 +135,42 @@ def vectors_table(generation: int) -> str:
     return f"vmem_vectors_{int(generation)}"
 
 
-def create_vectors(generation: int) -> str:
-    """The statement that makes the table of a generation's vectors."""
+def past_vectors_table(generation: int) -> str:
+    """The table of vectors that a changed text has left behind, by the last revision that had the text."""
+    return f"vmem_past_vectors_{int(generation)}"
+
+
+def create_vectors(generation: int) -> tuple[str, str]:
+    """The statements that make the tables of a generation's vectors."""
     columns = "number integer primary key, revision integer not null, vector blob not null"
-    return f"create table {vectors_table(generation)}({columns})"
+    return (
+        f"create table {vectors_table(generation)}({columns})",
+        f"create table {past_vectors_table(generation)}(entry integer primary key, vector blob not null)",
+    )
+
+
+def keep_past_vector(generation: int) -> str:
+    """The statement that sets a record's vector aside, for what was known then."""
+    return f"""insert into {past_vectors_table(generation)} select r.entry, v.vector
+      from vmem_records r join {vectors_table(generation)} v on v.number = r.number where r.number = ?"""
+
+
+def forget_vectors(generation: int) -> tuple[str, str]:
+    """The statements that delete all vectors of a record."""
+    return (
+        f"delete from {vectors_table(generation)} where number = ?",
+        f"""delete from {past_vectors_table(generation)}
+          where entry in (select entry from vmem_revisions where number = ?)""",
+    )
+
+
+def known_vectors(generation: int) -> str:
+    """The statement that reads a scope's vectors, current and past ones, each with a body that has its text."""
+    return f"""select v.number, c.body, v.vector from {vectors_table(generation)} v
+        join vmem_records r on r.number = v.number join vmem_revisions c on c.entry = r.entry
+        where v.number between ? and ?
+      union all select c.number, c.body, p.vector from {past_vectors_table(generation)} p
+        join vmem_revisions c on c.entry = p.entry where c.number between ? and ?"""
 
 
 def scope_numbers(scope_id: int) -> tuple[int, int]:

@@ -71,7 +71,7 @@ def load(connection: sqlite3.Connection, operation: Operation, clock: Clock) -> 
         now=from_micros(now),
         stored=state.stored,
         heads=heads | mentioned,
-        equals={key: equals(connection, operation.scope, key, state, now) for key in reads.equal_texts},
+        equals={key: equals(connection, operation.scope, key, state, now, numbers) for key in reads.equal_texts},
         generation=state.generation,
         mentions=tuple(mentioned),
         processed=processed(connection, state, reads.message_ids),
@@ -136,9 +136,27 @@ def _written(
     return written
 
 
-def equals(connection: sqlite3.Connection, scope: Scope, key: int, state: ScopeState, now: int) -> tuple[Record, ...]:
-    """Active, unexpired records of the scope whose text may be the one with this key, oldest first."""
+def equals(
+    connection: sqlite3.Connection,
+    scope: Scope,
+    key: int,
+    state: ScopeState,
+    now: int,
+    numbers: dict[str, int] | None = None,
+) -> tuple[Record, ...]:
+    """Active, unexpired records of the scope whose text may be the one with this key, oldest first.
+
+    Args:
+        connection: In a transaction.
+        scope: Whose memory it is.
+        key: The ``text_key``.
+        state: The scope's row.
+        now: Expiry is judged at this instant, microseconds since 1970.
+        numbers: Takes the number of each record found.
+    """
     rows = connection.execute(_sql.EQUAL_TEXTS, (key, *state.numbers, now)).fetchall()
+    if numbers is not None:
+        numbers.update((row[1], row[0]) for row in rows)
     return tuple(_record(scope, row) for row in rows)
 
 
@@ -176,7 +194,8 @@ def apply(
 def _start_generation(connection: sqlite3.Connection, model: str, dims: int) -> Generation:
     number = connection.execute(_sql.NEXT_GENERATION).fetchone()[0]
     connection.execute(_sql.INSERT_GENERATION, (number, model, dims))
-    connection.execute(_sql.create_vectors(number))
+    for statement in _sql.create_vectors(number):
+        connection.execute(statement)
     return Generation(number, model, dims, "active")
 
 
@@ -206,6 +225,8 @@ def _write(
     if write.action == "create":
         connection.execute(_sql.INSERT_RECORD, (number, record.id, *row))
     else:
+        if write.text_changed and state.generation is not None:
+            connection.execute(_sql.keep_past_vector(state.generation.number), (number,))
         connection.execute(_sql.UPDATE_RECORD, (*row, number))
     if state.generation is not None:
         _write_vector(connection, write, number, state.generation.number)
@@ -230,7 +251,8 @@ def _forget(connection: sqlite3.Connection, plan: Plan, loaded: Loaded, changed:
         number = loaded.numbers[record_id]
         connection.execute(_sql.OVERWRITE_TEXT, (number,))
         for generation in connection.execute("select generation from vmem_generations where state <> 'retired'"):
-            connection.execute(f"delete from {_sql.vectors_table(generation[0])} where number = ?", (number,))
+            for statement in _sql.forget_vectors(generation[0]):
+                connection.execute(statement, (number,))
         connection.execute(_sql.EMPTY_RECORD, (changed, number))
         redacts.update(row[0] - (scope_id << 32) for row in connection.execute(_sql.MENTIONS_OF, (number,)))
         connection.execute(_sql.DELETE_MENTIONS, (number,))

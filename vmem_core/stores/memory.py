@@ -192,12 +192,15 @@ class InMemoryStore:
             scope.rows.append(row)
             self._rows[record.id] = row
         row = self._rows[record.id]
+        before = row.revisions[-1].record.text if row.revisions and row.revisions[-1].record else ""
         self._entries += 1
         row.revisions.append(RevisionRow(self._entries, record, record.scope_revision))
         if write.text_changed:
             scope.by_key[row.key].discard(row.number)
             row.key = text_key(record.text)
             scope.by_key[row.key].add(row.number)
+            if row.vector is not None:
+                row.past_vectors[before] = row.vector
             row.tokens, row.vector = tokens[record.text], None
         if write.vector is not None:
             row.vector = write.vector
@@ -208,6 +211,7 @@ class InMemoryStore:
         self._redact(row.scope, set(row.mentioned_by))
         row.forgotten, row.tokens, row.vector, row.key = True, b"", None, 0
         row.revisions.clear()
+        row.past_vectors.clear()
         row.mentioned_by.clear()
         row.scope.changed.add(row.number)
 
