@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 120  # seconds until a script that hangs fails its test; no test waits for this
+PATIENCE = 50  # seconds until a script that hangs fails its test; no test waits for this
 
 # What every script begins with. argv: the store's file, then what the test hands over.
 OPENING = """

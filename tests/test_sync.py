@@ -226,18 +226,18 @@ def test_run_sync_gives_what_a_coroutine_returns_or_raises(shop: Any) -> None:
 # --- Ctrl-C ---------------------------------------------------------------------------------------------------------
 
 CTRL_C = """
-import threading
-
 store = SqliteStore(PATH)
 memory = MemorySession(store, SCOPE).sync
-held, opened, queued = threading.Event(), threading.Event(), threading.Event()
+armed, held, opened, queued = (threading.Event() for _ in range(4))
 
 def probe(step):
-    if step == ARGS[0] and not held.is_set():
+    if step == ARGS[0] and armed.is_set() and not held.is_set():
         held.set()
         opened.wait()
 
 store._probe = probe
+memory.count()  # opens the file for reading too
+armed.set()
 other = threading.Thread(target=memory.remember, args=["held"])
 if ARGS[1] == "queued":
     other.start()

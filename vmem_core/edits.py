@@ -8,7 +8,7 @@ own how edits are planned (``reconcile.py``). Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -119,8 +119,10 @@ class ApplyEdits(Operation):
         if expected is not None and expected != snapshot.scope_revision:
             raise RevisionConflictError(expected, snapshot.scope_revision)
         notes = Counter(self.notes)
-        met = list(self.met)
-        planned = (self._write(edit, snapshot, met, notes) for edit in self._current(snapshot, notes))
+        met = [head.record for head in map(snapshot.heads.get, self.met) if head and head.owned and head.record]
+        edits = self._current(snapshot, notes)
+        leaving = {edit.record_id for edit in edits if not isinstance(edit, Create)}
+        planned = (self._write(edit, snapshot, leaving, met, notes) for edit in edits)
         writes = [write for write in planned if write is not None]
         created = Counter(write.record.id for write in writes if write.action == "create")
         for record_id, times in created.items():
@@ -129,8 +131,7 @@ class ApplyEdits(Operation):
         writes.sort(key=lambda write: write.action == "retract")
         settled = settle_vectors(self.vectors, snapshot, writes)
         codes = [Note(code, notes[code]) for code in NOTE_CODES if notes[code] > 0]
-        heads = (snapshot.heads[record_id] for record_id in dict.fromkeys(met) if record_id in snapshot.heads)
-        present = tuple(head.record for head in heads if head.owned and head.record is not None)
+        present = tuple({record.id: record for record in met}.values())
         return self.committed(
             snapshot,
             changes_of(writes),
@@ -149,9 +150,11 @@ class ApplyEdits(Operation):
             notes["already_processed"] += dropped
         return kept
 
-    def _write(self, edit: Edit, snapshot: Snapshot, met: list[str], notes: Counter[str]) -> Write | None:
+    def _write(
+        self, edit: Edit, snapshot: Snapshot, leaving: Collection[str], met: list[Record], notes: Counter[str]
+    ) -> Write | None:
         if isinstance(edit, Create):
-            return self._create(edit, snapshot, met, notes)
+            return self._create(edit, snapshot, leaving, met, notes)
         record = self._touchable(edit.record_id, snapshot)
         if isinstance(edit, Withdraw):
             return Write("retract", self.next_revision(record, snapshot, status="retracted"), False)
@@ -160,13 +163,16 @@ class ApplyEdits(Operation):
         vector = self.vectors.of(revised.text) if self.vectors else None
         return Write("revise", revised, revised.text != record.text, vector)
 
-    def _create(self, edit: Create, snapshot: Snapshot, met: list[str], notes: Counter[str]) -> Write | None:
+    def _create(
+        self, edit: Create, snapshot: Snapshot, leaving: Collection[str], met: list[Record], notes: Counter[str]
+    ) -> Write | None:
         if edit.record_id in snapshot.heads:
             raise RecordConflictError(edit.record_id)
-        equal = find_equal(edit.draft.text, snapshot) if self.skip_equal else None
+        # A record that this very operation changes or retracts cannot stand for the new one.
+        equal = find_equal(edit.draft.text, snapshot, leaving) if self.skip_equal else None
         if equal is not None:
             notes["duplicate"] += 1
-            met.append(equal.id)
+            met.append(equal)
             return None
         record = self.new_record(edit.draft, edit.record_id, self.origin, snapshot)
         return Write("create", record, True, self.vectors.of(record.text) if self.vectors else None)

@@ -107,7 +107,9 @@ def facts_of_reply(
             continue
         chosen = kind or cast(Kind, entry.kind or "semantic")
         facts.append(Fact(entry.text, _cited(entry.sources, sources), chosen, entry.importance))
-    return merge_equal(facts), +notes
+    order = {source.source: place for place, source in enumerate(sources)}
+    merged = [replace(one, sources=tuple(sorted(one.sources, key=order.__getitem__))) for one in merge_equal(facts)]
+    return merged, +notes
 
 
 def _cited(tags: Sequence[str], sources: Sequence[SourceText]) -> tuple[Source, ...]:

@@ -7,7 +7,7 @@ does I/O, takes time or makes ids: clock, ids and salts are handed in. Stores ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, final
@@ -186,11 +186,11 @@ def _expiry(now: datetime, ttl: timedelta | None) -> datetime | None:
         raise InvalidRequestError("reaches beyond the year 9999; use None for no expiry", path="ttl") from None
 
 
-def find_equal(text: str, snapshot: Snapshot) -> Record | None:
-    """The first active record of an equal text, among those the snapshot has by the text's key."""
+def find_equal(text: str, snapshot: Snapshot, but: Collection[str] = ()) -> Record | None:
+    """The first active record of an equal text that the snapshot has by the text's key, ``but`` those of some ids."""
     form = equality_form(text)
-    same = (record for record in snapshot.equals.get(text_key(text), ()) if equality_form(record.text) == form)
-    return next(same, None)
+    found = (record for record in snapshot.equals.get(text_key(text), ()) if record.id not in but)
+    return next((record for record in found if equality_form(record.text) == form), None)
 
 
 def host_source(text: str) -> Source:

@@ -124,7 +124,7 @@ class Planner:
         fact = Fact(draft.text, draft.sources or (host_source(draft.text),), draft.kind, draft.importance)
         template = Template(
             operation.origin, self._new_id, draft.links, draft.metadata, draft.ttl, draft.id, draft.kind,
-            self._limits.text_chars,
+            self._limits.text_chars, is_said=True,
         )  # fmt: skip
         base = ReconciledRemember(
             scope=operation.scope,
@@ -144,6 +144,7 @@ class Planner:
         """
         if is_retry and (replayed := await self._store.replay(job.operation())) is not None:
             return Planned(replayed)
+        self._check_ids(job.messages)
         found = await self._facts(job, await self._reading(job))
         base = job.operation(notes=found.notes, message_ids=found.message_ids)
         template = Template(
@@ -155,13 +156,22 @@ class Planner:
         operation = replace(base, edits=tuple(edits.edits))
         return Planned(await self._store.run(operation.with_vectors(await self._embed(operation, None))))
 
+    def _check_ids(self, messages: Sequence[Message]) -> None:
+        """Refuse ids and names that are too long for a source."""
+        for index, message in enumerate(messages):
+            for name in ("id", "run_id", "tool_call_id"):
+                self._limits.check_id(getattr(message, name), f"messages[{index}].{name}")
+            for place, call in enumerate(message.tool_calls):
+                self._limits.check_id(call.name, f"messages[{index}].tool_calls[{place}].name")
+
     async def _reading(self, job: ExtractionJob) -> Reading:
         """What of the conversation may be read and was not read before."""
         ids = [message.id for message in job.messages]
         processed = await self._store.processed(job.scope, ids) if ids else frozenset()
-        return read_messages(
-            job.messages, job.policy, job.scope, most_chars=self._limits.message_chars, processed=processed
-        )
+        most = self._limits.message_chars
+        if not job.infer:  # what is read becomes the text of a record as it is
+            most = min(most, self._limits.text_chars)
+        return read_messages(job.messages, job.policy, job.scope, most_chars=most, processed=processed)
 
     async def _facts(self, job: ExtractionJob, reading: Reading) -> _Facts:
         """The facts of what was read: one model call, once more if its reply is unreadable."""
@@ -239,14 +249,16 @@ class Planner:
     ) -> tuple[Edits, bool]:
         """A model's decisions as edits, and whether its reply could be read."""
         shown = facts[: reconcile.MOST_FACTS]
-        instructions = self._instructions if template.origin == "asserted" else None
+        instructions = self._instructions if template.is_said else None
         reply = await self._ask(reconcile.reconciliation_prompt(shown, existing, instructions), read_decisions)
         if reply.outcome == "read":
             edits = reconcile.apply_decisions(reply, shown, existing, template)
+            # Too many to be shown: they are stored beside what there is.
+            edits.edits += reconcile.add_all(facts[len(shown) :], template).edits
             edits.notes["over_limit"] += len(facts) - len(shown)
             return edits, True
         # Nothing of the model is applied; what the host said itself is stored all the same.
-        edits = reconcile.add_all(facts, template) if template.origin == "asserted" else Edits()
+        edits = reconcile.add_all(facts, template) if template.is_said else Edits()
         edits.notes[reply.outcome] += 1
         return edits, False
 

@@ -93,6 +93,7 @@ class Template:
         own_id: The id the host asked for, if any: then a new record is made where another would be revised.
         fixed_kind: The host's kind, which overrides the model's.
         most_chars: The longest text a model may propose.
+        is_said: Whether the fact is the caller's own text, which no model may drop or reword (``remember``).
     """
 
     origin: Origin
@@ -103,6 +104,7 @@ class Template:
     own_id: str | None = None
     fixed_kind: Kind | None = None
     most_chars: int = 100_000
+    is_said: bool = False
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -112,6 +114,15 @@ class Template:
             fact.text, None, fact.kind, fact.sources, (*self.links, *links), fact.importance, self.metadata, self.ttl
         )
         return Create(self.own_id or self.new_id(), draft, _messages(fact))
+
+    def given(self, record: Record) -> dict[str, Any]:
+        """What of it a revision of a record takes over; what the host left out stays, but for the time to live."""
+        given: dict[str, Any] = {"ttl": self.ttl}
+        if self.metadata:
+            given["metadata"] = self.metadata
+        if self.links:
+            given["links"] = tuple(dict.fromkeys((*record.links, *self.links)))
+        return given
 
 
 @dataclass(slots=True)
@@ -178,8 +189,8 @@ def apply_decisions(
         existing: The records that were shown as EXISTING.
         template: What is written.
     """
-    kind = _HostWrite if template.origin == "asserted" else _ModelWrite
-    write = kind(facts, existing, template)
+    said = _HostWrite if template.origin == "asserted" else _HostGuess
+    write = (said if template.is_said else _ModelWrite)(facts, existing, template)
     write.done.notes.update({"invalid_entry": reply.invalid, "over_limit": reply.over})
     for decision in reply.entries:
         write.take(decision)
@@ -198,10 +209,12 @@ class _Decisions:
     def take(self, decision: Decision) -> None:
         """Apply one decision, or note why not. The first entry for a handle counts."""
         named = self._facts_of(decision)
-        if named is None or (decision.id is not None and not 0 <= decision.id < len(self.existing)):
+        if named is None:
             self.done.notes["unknown_handle"] += 1
         elif decision.event == "ADD":
-            self.add(decision, named)
+            self.add(decision, named)  # whatever id it made up
+        elif decision.id is not None and not 0 <= decision.id < len(self.existing):
+            self.done.notes["unknown_handle"] += 1
         elif decision.id is None:
             self.without_id(decision, named)
         elif decision.id in self._used:
@@ -251,6 +264,7 @@ class _HostWrite(_Decisions):
         self.amended: Record | None = None
         self.same: Record | None = None
         self.replaced: Record | None = None
+        self.about: Record | None = None
 
     def add(self, decision: Decision, named: tuple[int, ...]) -> None:
         """Nothing to do yet: what nothing else becomes of is added at the end, with its links."""
@@ -275,7 +289,7 @@ class _HostWrite(_Decisions):
             self.same = record
 
     def _is_settled(self) -> bool:
-        return not (self.amended is self.same is self.replaced is None)
+        return not (self.amended is self.same is self.replaced is self.about is None)
 
     def finish(self) -> Edits:
         """The fact revises one record, is one that is there, or is created in the place of those that go."""
@@ -286,23 +300,41 @@ class _HostWrite(_Decisions):
         if self.amended is not None:
             self.done.edits.append(Amend(self.amended.id, self._given(self.amended)))
         elif self.same is None:
-            self.done.edits.append(self.template.create(fact, _supersedes(gone)))
+            about = [] if self.about is None else [Link("about", self.about.id)]
+            self.done.edits.append(self.template.create(fact, [*about, *_supersedes(gone)]))
         self.done.edits += [Withdraw(record.id) for record in gone]
         return self.done
 
     def _given(self, record: Record) -> dict[str, Any]:
         """What the host gave, as a revise of the record: what it left out stays."""
         fact, template = self.facts[0], self.template
-        given: dict[str, Any] = {"text": fact.text, "sources": fact.sources, "origin": "asserted", "kind": fact.kind}
+        given = template.given(record) | {
+            "text": fact.text, "sources": fact.sources, "origin": template.origin, "kind": fact.kind,
+        }  # fmt: skip
         if fact.importance is not None:
             given["importance"] = fact.importance
-        if template.metadata:
-            given["metadata"] = template.metadata
-        if template.links:
-            given["links"] = tuple(dict.fromkeys((*record.links, *template.links)))
-        if template.ttl is not None:
-            given["ttl"] = template.ttl
         return given
+
+
+class _HostGuess(_HostWrite):
+    """A text that the host remembers as inferred: kept as it is too, but it touches nothing that is asserted."""
+
+    def update(self, decision: Decision, named: tuple[int, ...], record: Record) -> None:
+        if self._is_settled():
+            self.done.notes["invalid_entry"] += 1
+        elif record.origin == "asserted":
+            self.done.notes["about_asserted"] += 1
+            self.about = record
+        elif self.template.own_id is not None:
+            self.replaced = record
+        else:
+            self.amended = record
+
+    def delete(self, decision: Decision, named: tuple[int, ...], record: Record) -> None:
+        if record.origin == "asserted":
+            self.done.notes["delete_of_asserted_dropped"] += 1
+        else:
+            super().delete(decision, named, record)
 
 
 class _ModelWrite(_Decisions):
@@ -311,7 +343,7 @@ class _ModelWrite(_Decisions):
     def __init__(self, facts: Sequence[Fact], existing: Sequence[Record], template: Template) -> None:
         super().__init__(facts, existing, template)
         self.added: list[tuple[Fact, tuple[int, ...], list[Link]]] = []
-        self._stored: set[tuple[int, ...]] = set()
+        self._decided: set[tuple[int, ...]] = set()
 
     def add(self, decision: Decision, named: tuple[int, ...]) -> None:
         if decision.text is None and len(named) > 1:
@@ -321,17 +353,22 @@ class _ModelWrite(_Decisions):
             self._add(decision, named, [])
 
     def _add(self, decision: Decision, named: tuple[int, ...], links: list[Link]) -> None:
-        if len(named) == 1 and decision.fact is not None and named in self._stored:
-            self.done.notes["invalid_entry"] += 1
+        if self._is_decided(decision, named):
             return
         fact = self._proposed(decision, named)
         if fact is None:
             return
-        self._stored.add(named)
+        self._decided.add(named)
         if any(same_text(fact.text, other.text) for other, _, _ in self.added):
             self.done.notes["duplicate"] += 1
             return
         self.added.append((fact, named, links))
+
+    def _is_decided(self, decision: Decision, named: tuple[int, ...]) -> bool:
+        """Whether an earlier entry said what becomes of the fact that this one names; then it is noted."""
+        again = len(named) == 1 and decision.fact is not None and named in self._decided
+        self.done.notes["invalid_entry"] += again
+        return again
 
     def _proposed(self, decision: Decision, named: tuple[int, ...]) -> Fact | None:
         """The fact in the model's words. Text, kind and importance are all it may propose."""
@@ -353,14 +390,14 @@ class _ModelWrite(_Decisions):
             self.done.notes["about_asserted"] += 1
             self._add(decision, named, [Link("about", record.id)])
             return
-        fact = self._proposed(decision, named)
+        fact = None if self._is_decided(decision, named) else self._proposed(decision, named)
         if fact is None:
             return
+        self._decided.add(named)
         if same_text(fact.text, record.text):
             self.done.notes["noop"] += 1
             return
-        self._stored.add(named)
-        given: dict[str, Any] = {"text": fact.text, "sources": fact.sources}
+        given = self.template.given(record) | {"text": fact.text, "sources": fact.sources}
         if decision.kind is not None or self.template.fixed_kind is not None:
             given["kind"] = fact.kind
         if decision.importance is not None:
@@ -374,7 +411,9 @@ class _ModelWrite(_Decisions):
             super().delete(decision, named, record)
 
     def noop(self, decision: Decision, named: tuple[int, ...], record: Record) -> None:
-        self.done.notes["noop"] += 1
+        if not self._is_decided(decision, named):
+            self.done.notes["noop"] += 1
+            self._decided.add(named)
 
     def without_id(self, decision: Decision, named: tuple[int, ...]) -> None:
         self.done.notes["noop" if decision.event == "NOOP" else "invalid_entry"] += 1

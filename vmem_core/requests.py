@@ -89,10 +89,12 @@ def _message(message: Message) -> list[Any]:
 
 
 def _any_json(value: Any) -> str:
-    try:
-        return json.dumps(value, sort_keys=True, default=_digest_of_other)
-    except (TypeError, ValueError, RecursionError):
-        return f"<{type(value).__name__}>"
+    for in_order in (True, False):  # keys of unlike types have no order
+        try:
+            return json.dumps(value, sort_keys=in_order, default=_digest_of_other)
+        except (TypeError, ValueError, RecursionError):
+            continue
+    return f"<{type(value).__name__}>"
 
 
 def _digest_of_other(value: Any) -> str:

@@ -5,12 +5,14 @@ Owns these values. Does not own records (``records.py``) or how they look (``dis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
 from vmem_core import display
+from vmem_core.errors import InvalidRequestError
 from vmem_core.records import Record, Scope, check_scope
 from vmem_core.text import check_text
 from vmem_core.values import (
@@ -18,6 +20,7 @@ from vmem_core.values import (
     check_choice,
     check_instant,
     check_integer,
+    check_type,
     check_values,
     decode_instant,
     many,
@@ -39,6 +42,11 @@ NOTE_CODES = (
     "unknown_handle", "invalid_entry", "over_limit", "unparsed", "refused", "nothing_readable", "untrusted",
     "already_processed", "block_skipped", "truncated", "not_embedded",
 )  # fmt: skip
+
+
+def _check_revisions(revisions: object) -> tuple[int, ...]:
+    checked = check_values(revisions, int, "revisions")
+    return tuple(check_integer(one, f"revisions[{index}]", least=1) for index, one in enumerate(checked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,7 @@ class Receipt(Value):
         check_scope(self.scope)
         check_integer(self.scope_revision, "scope_revision", least=1)
         object.__setattr__(self, "committed_at", check_instant(self.committed_at, "committed_at"))
+        check_type(self.redacted, bool, "redacted")
         object.__setattr__(self, "changes", check_values(self.changes, Change, "changes"))
         object.__setattr__(self, "notes", check_values(self.notes, Note, "notes"))
 
@@ -133,6 +142,8 @@ class WriteResult(Value):
     _decoders: ClassVar[Any] = {"receipt": single(Receipt), "records": many(Record), "present": many(Record)}
 
     def __post_init__(self) -> None:
+        check_type(self.receipt, Receipt, "receipt")
+        check_type(self.replayed, bool, "replayed")
         object.__setattr__(self, "records", check_values(self.records, Record, "records"))
         object.__setattr__(self, "present", check_values(self.present, Record, "present"))
         check_integer(self.conflict_retries, "conflict_retries", least=0)
@@ -165,7 +176,10 @@ class ForgetResult(Value):
     _decoders: ClassVar[Any] = {"receipt": single(Receipt)}
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "revisions", check_values(self.revisions, int, "revisions"))
+        check_type(self.receipt, Receipt, "receipt")
+        for name in ("replayed", "already_forgotten", "scrubbed"):
+            check_type(getattr(self, name), bool, name)
+        object.__setattr__(self, "revisions", _check_revisions(self.revisions))
         check_choice(self.redaction, REDACTIONS, "redaction")
 
     def _repr_html_(self) -> str:
@@ -185,7 +199,11 @@ class ForgetScopeResult(Value):
     _decoders: ClassVar[Any] = {"receipt": single(Receipt)}
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "record_ids", check_values(self.record_ids, str, "record_ids"))
+        check_type(self.receipt, Receipt, "receipt")
+        for name in ("replayed", "scrubbed"):
+            check_type(getattr(self, name), bool, name)
+        ids = check_values(self.record_ids, str, "record_ids")
+        object.__setattr__(self, "record_ids", tuple(check_text(one, f"record_ids[{n}]") for n, one in enumerate(ids)))
         check_choice(self.redaction, REDACTIONS, "redaction")
 
     def _repr_html_(self) -> str:
@@ -205,7 +223,11 @@ class ForgetEvent(Value):
     _decoders: ClassVar[Any] = {"scope": single(Scope)}
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "revisions", check_values(self.revisions, int, "revisions"))
+        check_scope(self.scope)
+        check_text(self.record_id, "record_id")
+        check_text(self.operation_id, "operation_id")
+        check_type(self.already_forgotten, bool, "already_forgotten")
+        object.__setattr__(self, "revisions", _check_revisions(self.revisions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +251,13 @@ class Hit(Value):
     _decoders: ClassVar[Any] = {"record": single(Record)}
 
     def __post_init__(self) -> None:
+        check_type(self.record, Record, "record")
+        if not math.isfinite(check_type(self.score, float, "score")):
+            raise InvalidRequestError("must be a finite number", path="score")
         check_choice(self.match, MATCHES, "match")
+        for name in ("vector_rank", "lexical_rank"):
+            if getattr(self, name) is not None:
+                check_integer(getattr(self, name), name, least=1)
 
     def _repr_html_(self) -> str:
         return display.table([display.hit_row(self.to_json())])
@@ -263,6 +291,8 @@ class Page(Value):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", check_values(self.records, Record, "records"))
+        if self.cursor is not None:
+            check_text(self.cursor, "cursor")
 
     def _repr_html_(self) -> str:
         return display.table([display.record_row(record.to_json()) for record in self.records])

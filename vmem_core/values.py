@@ -193,6 +193,20 @@ def check_values(items: object, of: type[T], path: str) -> tuple[T, ...]:
     return tuple(items)
 
 
+def check_type(value: object, of: type[T], path: str) -> T:
+    """A value of one type; None and look-alikes are refused.
+
+    Raises:
+        InvalidRequestError: For anything else.
+
+    >>> check_type(True, bool, "replayed")
+    True
+    """
+    if not isinstance(value, of):
+        raise InvalidRequestError(f"must be {of.__name__}, not {type(value).__name__}", path=path)
+    return value
+
+
 def check_optional_text(value: object, path: str) -> str | None:
     """None, or a sound string that is not blank."""
     return None if value is None else check_text(value, path)

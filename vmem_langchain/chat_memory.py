@@ -1,0 +1,183 @@
+"""The memory of a chat, for graphs and loops of your own.
+
+Owns the two steps around a turn: what is to be known before it, what is learned after it. Does not own what is read
+(``conversation.py``) or how an agent's hooks use it (``middleware.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config
+
+from vmem_core import (
+    ContextPackage,
+    ExtractionPolicy,
+    InvalidRequestError,
+    MemorySession,
+    WriteResult,
+    mend_string,
+    run_sync,
+)
+from vmem_langchain.arguments import check_count
+from vmem_langchain.conversation import extraction_id, flat, read
+from vmem_langchain.identity import MemoryRequest, SessionResolver, aresolve, check_source, request_of, resolve
+from vmem_langchain.llm import apart
+
+_MOST_OF_A_QUERY = 4_000  # characters: the rest of a pasted page would only blur what is looked for
+
+
+class ChatMemory:
+    """Learns from a conversation and recalls for it.
+
+    ``observe`` reads the user's own words, and results of tools that you name; see ``ExtractionPolicy``. The session
+    needs an ``llm`` for it. A message is read once, so give it the whole conversation after each turn, or the turns
+    that are new. ``context`` returns references to records, which can be kept in a graph's state; ``render`` makes the
+    text of them for a system message.
+
+    Args:
+        session_or_resolver: A session; or a function that gets a ``MemoryRequest`` at each call and returns one, sync
+            or async.
+        trusted_tools: Names of tools whose results may become memory. With none, and without ``read_assistant``, the
+            session's own ``extraction`` policy holds.
+        read_assistant: Whether the assistant's texts are read, except after an untrusted result.
+        top_k: How many records a context has at most, 1 to 1,000.
+        max_tokens: What its text may take.
+        count_tokens: Counts the tokens of a text; None: a quarter of its characters.
+
+    Raises:
+        InvalidRequestError: For a wrong argument; from a call also if the resolver returns None. What a resolver, a
+            store or a model raises reaches the caller as it is.
+
+    >>> from langchain_core.messages import HumanMessage
+    >>> from vmem_core import InMemoryStore, Scope
+    >>> def obedient(prompt):
+    ...     return '{"facts": [{"text": "Ada likes tea.", "sources": ["s0"]}]}'
+    >>> memory = ChatMemory(MemorySession(InMemoryStore(), Scope(user_id="ada"), llm=obedient))
+    >>> [record.text for record in memory.observe([HumanMessage("I like tea.", id="m1")]).records]
+    ['Ada likes tea.']
+    >>> len(memory.context("Which tea?").items)
+    1
+    """
+
+    def __init__(
+        self,
+        session_or_resolver: MemorySession | SessionResolver,
+        *,
+        trusted_tools: Collection[str] = (),
+        read_assistant: bool = False,
+        top_k: int = 8,
+        max_tokens: int = 1000,
+        count_tokens: Callable[[str], int] | None = None,
+    ) -> None:
+        self._source = check_source(session_or_resolver, "session_or_resolver")
+        self._policy = make_policy(trusted_tools, read_assistant)
+        self._recaller = Recaller(top_k, max_tokens, count_tokens)
+
+    def observe(self, messages: Iterable[Any], config: RunnableConfig | None = None) -> WriteResult:
+        """Learn from a conversation. See :meth:`aobserve`."""
+        request = _request(config)
+        session = _required(resolve(self._source, request))
+        return run_sync(apart(self._observe(session, messages, request)))
+
+    async def aobserve(self, messages: Iterable[Any], config: RunnableConfig | None = None) -> WriteResult:
+        """Learn from a conversation.
+
+        Done again with the same messages, it is the same operation: its receipt comes back, ``replayed``.
+
+        Args:
+            messages: The conversation, or its new turns, in order; whatever LangChain takes for messages. Those
+                without an id get a stable one, made of the thread, the text, and how many equal ones came before.
+            config: The run's config; None: that of the run we are in.
+
+        Returns:
+            The receipt and the records. Its notes say what was not read.
+        """
+        request = _request(config)
+        session = _required(await aresolve(self._source, request))
+        return await apart(self._observe(session, messages, request))
+
+    def context(self, query: str, config: RunnableConfig | None = None) -> ContextPackage:
+        """What is known for a query. See :meth:`acontext`."""
+        session = _required(resolve(self._source, _request(config)))
+        return run_sync(apart(self._recaller.compile(session, query)))
+
+    async def acontext(self, query: str, config: RunnableConfig | None = None) -> ContextPackage:
+        """What is known for a query, as references to revisions.
+
+        Args:
+            query: What the turn is about, such as the user's last message.
+            config: The run's config; None: that of the run we are in.
+        """
+        session = _required(await aresolve(self._source, _request(config)))
+        return await apart(self._recaller.compile(session, query))
+
+    def render(self, package: ContextPackage, config: RunnableConfig | None = None) -> str:
+        """The text of a context. See :meth:`arender`."""
+        session = _required(resolve(self._source, _request(config)))
+        return run_sync(apart(session.render(package)))
+
+    async def arender(self, package: ContextPackage, config: RunnableConfig | None = None) -> str:
+        """The text of a context, from the very revisions it names; a record forgotten since reads ``[forgotten]``.
+
+        Args:
+            package: From ``context``.
+            config: The run's config; None: that of the run we are in.
+        """
+        session = _required(await aresolve(self._source, _request(config)))
+        return await apart(session.render(package))
+
+    async def _observe(self, session: MemorySession, messages: Iterable[Any], request: MemoryRequest) -> WriteResult:
+        conversation = flat(read(messages, request.thread_id))
+        operation_id = extraction_id(conversation, session.scope, request.thread_id, self._policy)
+        return await session.extract(conversation, policy=self._policy, operation_id=operation_id)
+
+
+class Recaller:
+    """What a context may take.
+
+    Args:
+        top_k: How many records at most, 1 to 1,000.
+        max_tokens: What the text may take.
+        count_tokens: Counts the tokens of a text; None: a quarter of its characters.
+
+    Raises:
+        InvalidRequestError: For a wrong argument.
+    """
+
+    def __init__(self, top_k: int, max_tokens: int, count_tokens: Callable[[str], int] | None) -> None:
+        check_count(top_k, "top_k")
+        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+            raise InvalidRequestError("must be an integer of 1 or more", path="max_tokens")
+        if count_tokens is not None and not callable(count_tokens):
+            raise InvalidRequestError("must be a callable from a text to its number of tokens", path="count_tokens")
+        self._top_k, self._max_tokens, self._count_tokens = top_k, max_tokens, count_tokens
+
+    async def compile(self, session: MemorySession, query: str) -> ContextPackage:
+        """The context for a query; its first 4,000 characters count."""
+        if not isinstance(query, str):
+            raise InvalidRequestError(f"must be a string, not {type(query).__name__}", path="query")
+        return await session.compile_context(
+            mend_string(query)[:_MOST_OF_A_QUERY],
+            top_k=self._top_k,
+            max_tokens=self._max_tokens,
+            count_tokens=self._count_tokens,
+        )
+
+
+def make_policy(trusted_tools: Collection[str], read_assistant: bool) -> ExtractionPolicy | None:
+    """What may be read; None: as the session says."""
+    policy = ExtractionPolicy(trusted_tools, read_assistant)
+    return policy if policy.trusted_tools or policy.read_assistant else None
+
+
+def _request(config: RunnableConfig | None) -> MemoryRequest:
+    return request_of(ensure_config(config))
+
+
+def _required(session: MemorySession | None) -> MemorySession:
+    if session is None:
+        raise InvalidRequestError("the resolver found no session for this run", path="session")
+    return session

@@ -1,0 +1,273 @@
+"""LangChain's messages as the core reads them.
+
+Owns the way from a message to a ``vmem_core.Message`` with an id of its own, what of it a model or a provider's own
+tool wrote, where a turn begins, and the operation id of an extraction. Does not own what is trusted: the core decides
+that by the call a result answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    ChatMessage,
+    FunctionMessage,
+    HumanMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+    convert_to_messages,
+)
+
+from vmem_core import ExtractionPolicy, Message, Scope, ToolCall, mend_string, text_digest
+
+_KEY_VERSION: Final = "vmem-turn-1"
+_MOST_TOGETHER: Final = 50  # messages that one extraction reads, unless a single turn has more
+# What a text-only loop feeds back in the user's role. Such a message never begins a turn, so that the core always sees
+# the request for it in the same conversation. Looser than the core's own test: what it takes too much costs nothing.
+_OBSERVED: Final = re.compile(r"\W*observations?\b", re.IGNORECASE)
+# Blocks that are the conversation itself. Any other kind may hold what a provider's own tool (a web search, a file
+# search, a remote server) found, and the text beside it repeats that.
+_OWN_BLOCKS: Final = frozenset(
+    {
+        "text", "output_text", "thinking", "redacted_thinking", "reasoning", "reasoning_content", "refusal",
+        "tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "function_call", "input_json_delta",
+        "image", "image_url", "audio", "video", "file",
+    }
+)  # fmt: skip
+_FOUND_BY_PROVIDER: Final = ("citations", "annotations", "search_results", "grounding_metadata", "tool_outputs")
+_RECORD: Final = frozenset({"id", "revision", "origin", "status"})
+_FOUND: Final = _RECORD | {"text", "kind", "source_kinds"}
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A message as the core reads it.
+
+    Args:
+        messages: One; two if a provider's own tool spoke in it: first what it found, which is never read.
+        original: LangChain's message.
+    """
+
+    messages: tuple[Message, ...]
+    original: BaseMessage
+
+    @property
+    def id(self) -> str:
+        """The id that it was given, or that was made for it."""
+        return self.messages[-1].id
+
+    @property
+    def begins_turn(self) -> bool:
+        """Whether the user speaks."""
+        said = self.messages[-1]
+        return said.role == "user" and not said.model_written and not _OBSERVED.match(text_of(said.content))
+
+
+def read(messages: Iterable[Any], thread_id: str | None) -> list[Read]:
+    """A conversation, in order, each message with an id of its own.
+
+    A message without an id gets one made of the thread, its role and content, and how many equal ones came before it:
+    the same one each time the conversation is read, also when its beginning was cut off.
+
+    Args:
+        messages: LangChain's messages, or what LangChain takes for them.
+        thread_id: The conversation.
+    """
+    ids = _Ids(thread_id)
+    given = [one for one in convert_to_messages(list(messages)) if not isinstance(one, RemoveMessage)]
+    return [_read(one, ids.next(one)) for one in given]
+
+
+def _read(message: BaseMessage, message_id: str) -> Read:
+    said = _message(message, message_id)
+    if isinstance(message, AIMessage) and _provider_found(message):
+        # An answer to no call: untrusted, and so is what the assistant says after it.
+        return Read((Message(f"{message_id}#found", "tool", None), said), message)
+    return Read((said,), message)
+
+
+def _message(message: BaseMessage, message_id: str) -> Message:
+    written = bool(message.additional_kwargs.get("lc_source"))  # a summary, a notice, another's answer for a tool
+    match message:
+        case HumanMessage():
+            return Message(message_id, "user", message.content, model_written=written)
+        case AIMessage():
+            calls = tuple(ToolCall(call["id"], call["name"], call["args"]) for call in message.tool_calls if _named(call))
+            return Message(message_id, "assistant", message.content, tool_calls=calls, model_written=written)
+        case ToolMessage():
+            return Message(
+                message_id,
+                "tool",
+                message.content,
+                tool_call_id=message.tool_call_id,
+                tool_name=message.name,
+                is_error=message.status == "error",
+                model_written=written or is_memory_answer(message),
+            )
+        case SystemMessage():
+            return Message(message_id, "system", message.content)
+        case ChatMessage(role="user" | "human"):
+            return Message(message_id, "user", message.content, model_written=written)
+        case ChatMessage(role="assistant" | "ai"):
+            return Message(message_id, "assistant", message.content, model_written=written)
+        case ChatMessage(role="system" | "developer"):
+            return Message(message_id, "system", message.content)
+        case FunctionMessage():
+            return Message(message_id, "tool", message.content, tool_name=message.name)
+    return Message(message_id, "tool", None)  # nobody we know: not read, nor what repeats it
+
+
+def _named(call: Mapping[str, Any]) -> bool:
+    return bool(mend_string(call["name"]).strip())
+
+
+def text_of(content: Any) -> str:
+    """The texts of a content, in order."""
+    blocks = content if isinstance(content, list) else [content]
+    return mend_string("\n".join(text for block in blocks if (text := _text_of_block(block)) is not None))
+
+
+def _text_of_block(block: Any) -> str | None:
+    if isinstance(block, str):
+        return block
+    text = block.get("text") if isinstance(block, Mapping) and block.get("type", "text") == "text" else None
+    return text if isinstance(text, str) else None
+
+
+# --- what others wrote --------------------------------------------------------------------------------------------
+
+
+def _provider_found(message: AIMessage) -> bool:
+    """Whether a tool that the provider runs itself may have spoken in an assistant's message."""
+    for place in (message.additional_kwargs, message.response_metadata):
+        if any(place.get(name) for name in _FOUND_BY_PROVIDER):
+            return True
+    blocks = message.content if isinstance(message.content, list) else []
+    return any(isinstance(block, Mapping) and _is_found(block) for block in blocks)
+
+
+def _is_found(block: Mapping[str, Any]) -> bool:
+    return block.get("type", "text") not in _OWN_BLOCKS or any(block.get(name) for name in _FOUND_BY_PROVIDER)
+
+
+def is_memory_answer(message: ToolMessage) -> bool:
+    """Whether a result is an answer of our own tools, whatever they are called: memory does not feed on itself."""
+    artifact = message.artifact
+    if isinstance(artifact, list) and any(_is_memory_document(one) for one in artifact):
+        return True
+    answer = parse(message.content)
+    if isinstance(answer, list):
+        return bool(answer) and all(is_memory_record(one) for one in answer)
+    return isinstance(answer, dict) and set(answer) - {"already_stored"} == _RECORD | {"replayed"}
+
+
+def is_memory_record(value: Any) -> bool:
+    """Whether a value is a record as our recall tool answers it."""
+    return isinstance(value, dict) and value.keys() >= _FOUND and value["origin"] in ("asserted", "inferred")
+
+
+def _is_memory_document(value: Any) -> bool:
+    found = getattr(value, "metadata", None)
+    return isinstance(found, dict) and {"revision", "origin", "source_kinds", "match"} <= found.keys()
+
+
+def parse(content: Any) -> Any:
+    """A content that is JSON, as data; else None."""
+    text = text_of(content)
+    if not text.lstrip().startswith(("[", "{")):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+# --- ids ----------------------------------------------------------------------------------------------------------
+
+
+class _Ids:
+    """Gives each message of a conversation an id of its own."""
+
+    def __init__(self, thread_id: str | None) -> None:
+        self._thread_id = thread_id or ""
+        self._taken: set[str] = set()
+        self._equal: dict[str, int] = {}
+
+    def next(self, message: BaseMessage) -> str:
+        given = mend_string(message.id or "").strip()
+        made = given if given and given not in self._taken else self._make(message)
+        self._taken.add(made)
+        return made
+
+    def _make(self, message: BaseMessage) -> str:
+        content = [message.type, message.content, getattr(message, "tool_call_id", None)]
+        said = json.dumps([self._thread_id, content], default=str, sort_keys=True)
+        count = self._equal[said] = self._equal.get(said, 0) + 1
+        return f"vmem-msg-1:{_digest([said, count])}"
+
+
+def extraction_id(
+    messages: Sequence[Message], scope: Scope, thread_id: str | None, policy: ExtractionPolicy | None, attempt: int = 1
+) -> str:
+    """The operation id of an extraction: the same when it is done again after a crash, else another one.
+
+    Args:
+        messages: What is read.
+        scope: Of the session.
+        thread_id: The conversation.
+        policy: What may be read; None: as the session says.
+        attempt: Counts on when the model's reply could not be read.
+    """
+    trusted = None if policy is None else [sorted(policy.trusted_tools), policy.read_assistant]
+    key = [_KEY_VERSION, scope.key, thread_id or "", [message.id for message in messages], trusted, attempt]
+    return f"{_KEY_VERSION}:{_digest(key)}"
+
+
+def _digest(key: Any) -> str:
+    return text_digest(json.dumps(key)).removeprefix("sha256:")
+
+
+# --- turns --------------------------------------------------------------------------------------------------------
+
+
+def turns(conversation: Sequence[Read]) -> list[list[Read]]:
+    """A conversation in turns: each begins where the user speaks. What comes before that belongs to the first."""
+    found: list[list[Read]] = []
+    spoke = False
+    for one in conversation:
+        if not found or (one.begins_turn and spoke):
+            found.append([])
+        found[-1].append(one)
+        spoke = spoke or one.begins_turn
+    return found
+
+
+def batches(found: Sequence[Sequence[Read]]) -> Iterator[list[Read]]:
+    """Turns put together, so that many short ones are read by few calls of a model.
+
+    Ids of tool calls that a provider uses again in each turn keep turns apart: in one reading they would be ambiguous,
+    and no result of theirs would be trusted.
+    """
+    batch: list[Read] = []
+    used: set[str] = set()
+    for turn in found:
+        calls = {call.id for one in turn for message in one.messages for call in message.tool_calls if call.id}
+        if batch and (len(batch) + len(turn) > _MOST_TOGETHER or calls & used):
+            yield batch
+            batch, used = [], set()
+        batch.extend(turn)
+        used |= calls
+    if batch:
+        yield batch
+
+
+def flat(conversation: Iterable[Read]) -> list[Message]:
+    """The messages of a conversation, as ``extract`` takes them."""
+    return [message for one in conversation for message in one.messages]
