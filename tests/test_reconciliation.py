@@ -263,7 +263,7 @@ async def test_only_unreadable_replies_are_asked_again_and_only_once(store: Stor
         assert (len(llm.prompts), notes(result)) == (calls, {code: 1})
         assert [record.links for record in result.records] == [()]
     llm = FakeLLM(decisions=["{{{", decisions(noop(0))])
-    assert notes(await open_memory(store, llm=llm).remember(f"{NEW}!")) == {"superseded_duplicate": 1}
+    assert notes(await open_memory(store, llm=llm).remember(f"{NEW}!")) == {"noop": 1}
     assert llm.prompts[0] == llm.prompts[1]
 
 
@@ -630,8 +630,13 @@ async def test_an_inferred_add_equal_to_any_record_is_skipped(store: Store) -> N
 @pytest.mark.parametrize("there", ["asserted", "inferred"])
 async def test_a_models_addition_in_words_that_are_stored_already_is_skipped(store: Store, there: Any) -> None:
     await existing(store, there)
-    result = await write(store, "inferred", add("ADA likes tea "))
+    result = await write(store, "inferred", add("ADA likes tea "), operation_id="op")
     assert (result.records, notes(result), ids(result.present)) == ((), {"duplicate": 1}, ["old"])
+    memory = open_memory(store)
+    await memory.forget("old")
+    receipt = await memory.receipt("op")
+    assert receipt is not None
+    assert receipt.redacted
 
 
 async def test_a_record_that_goes_in_the_same_operation_cannot_stand_for_an_equal_addition(store: Store) -> None:

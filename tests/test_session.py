@@ -187,10 +187,11 @@ async def test_a_sync_callback_may_use_the_sync_verbs(store: Store) -> None:
     assert heard == [0, 0]
 
 
-def test_a_name_that_no_verb_has_is_told_with_the_object_it_is_missing_from() -> None:
+def test_the_facade_has_the_public_attributes_and_no_others() -> None:
     memory = MemorySession(InMemoryStore(), ADA)
-    for name in ("rememeber", "_write", "__len__"):
-        with pytest.raises(AttributeError, match="MemorySession"):
+    assert memory.sync.scope == ADA
+    for name in ("rememeber", "_write", "_store"):
+        with pytest.raises(AttributeError, match=name):
             getattr(memory.sync, name)
 
 

@@ -1,5 +1,7 @@
 """Random operations on two stores must look the same: results, errors, receipts, hits with their scores.
 
+The SQLite file is open twice and the calls go to both handles in turn, so that each follows what the other writes.
+
 Hypothesis draws the operations and shrinks what goes wrong to the shortest story. Next to both stores runs a small
 model of what must be true of any store, so that a fault in what they share is seen as well.
 """
@@ -66,21 +68,25 @@ def given(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 class Side:
-    """One of the two stores, with its own ids, embedders and listeners, which are equal to the other side's."""
+    """One of the two kinds of store, with its own ids, embedders and listeners, equal to the other side's.
 
-    def __init__(self, store: Any) -> None:
-        self.store, self.new_id = store, Ids()
+    Args:
+        stores: Handles of one and the same store; calls go to them in turn.
+    """
+
+    def __init__(self, *stores: Any) -> None:
+        self.stores, self.turn, self.new_id = stores, 0, Ids()
         self.embedders = {name: FakeEmbedder(f"model-{name}", 4, {"zero": [0.0] * 4}) for name in ("a", "b")}
         self.listener = Listener()
 
+    @property
+    def store(self) -> Any:
+        self.turn += 1
+        return self.stores[self.turn % len(self.stores)]
+
     def session(self, scope: str, embedder: str) -> MemorySession:
-        return MemorySession(
-            self.store,
-            SCOPES[scope],
-            new_id=self.new_id,
-            embedder=self.embedders.get(embedder),
-            on_forget=self.listener,
-        )
+        made = {"new_id": self.new_id, "embedder": self.embedders.get(embedder), "on_forget": self.listener}
+        return MemorySession(self.store, SCOPES[scope], **made)
 
     def seen(self) -> list[Any]:
         """Everything that host callables were asked so far."""
@@ -90,12 +96,17 @@ class Side:
 class StoreMachine(RuleBasedStateMachine):
     """The same calls on both stores, and a model of them."""
 
-    @initialize(drafts=st.lists(DRAFTS, min_size=2, max_size=5), other=st.lists(DRAFTS, max_size=2))
-    def open(self, drafts, other) -> None:
+    @initialize(
+        drafts=st.lists(DRAFTS, min_size=2, max_size=5),
+        other=st.lists(DRAFTS, max_size=2),
+        cache=st.sampled_from([0, 2**20]),
+    )
+    def open(self, drafts, other, cache) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.clock, self.runner = Clock(), asyncio.Runner()
         file = Path(self.folder.name) / "memory.db"
-        self.sides = [Side(InMemoryStore(clock=self.clock)), Side(SqliteStore(file, clock=self.clock))]
+        handles = [SqliteStore(file, clock=self.clock, index_cache_bytes=cache) for _ in range(2)]
+        self.sides = [Side(InMemoryStore(clock=self.clock)), Side(*handles)]
         self.calls: list[tuple[tuple[str, str], str, tuple[Any, ...], dict[str, Any]]] = []
         self.cursors: list[tuple[tuple[str, str], dict[str, Any]]] = []
         self.operations, self.alike = 0, True
@@ -110,8 +121,8 @@ class StoreMachine(RuleBasedStateMachine):
         if hasattr(self, "runner"):
             if self.alike:  # else the story has ended already, and its own error is the one to show
                 self.audit()
-            for side in self.sides:
-                self.runner.run(side.store.close())
+            for store in [store for side in self.sides for store in side.stores]:
+                self.runner.run(store.close())
             self.runner.close()
             self.folder.cleanup()
 

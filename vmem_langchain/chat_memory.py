@@ -149,22 +149,30 @@ class Recaller:
 
     def __init__(self, top_k: int, max_tokens: int, count_tokens: Callable[[str], int] | None) -> None:
         check_count(top_k, "top_k")
-        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
-            raise InvalidRequestError("must be an integer of 1 or more", path="max_tokens")
-        if count_tokens is not None and not callable(count_tokens):
-            raise InvalidRequestError("must be a callable from a text to its number of tokens", path="count_tokens")
+        _check_budget(max_tokens, count_tokens)
         self._top_k, self._max_tokens, self._count_tokens = top_k, max_tokens, count_tokens
 
     async def compile(self, session: MemorySession, query: str) -> ContextPackage:
         """The context for a query; its first 4,000 characters count."""
-        if not isinstance(query, str):
-            raise InvalidRequestError(f"must be a string, not {type(query).__name__}", path="query")
         return await session.compile_context(
-            mend_string(query)[:_MOST_OF_A_QUERY],
+            mend_string(_check_query(query))[:_MOST_OF_A_QUERY],
             top_k=self._top_k,
             max_tokens=self._max_tokens,
             count_tokens=self._count_tokens,
         )
+
+
+def _check_budget(max_tokens: object, count_tokens: object) -> None:
+    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+        raise InvalidRequestError("must be an integer of 1 or more", path="max_tokens")
+    if count_tokens is not None and not callable(count_tokens):
+        raise InvalidRequestError("must be a callable from a text to its number of tokens", path="count_tokens")
+
+
+def _check_query(query: object) -> str:
+    if not isinstance(query, str):
+        raise InvalidRequestError(f"must be a string, not {type(query).__name__}", path="query")
+    return query
 
 
 def make_policy(trusted_tools: Collection[str], read_assistant: bool) -> ExtractionPolicy | None:

@@ -99,7 +99,8 @@ def _message(message: BaseMessage, message_id: str) -> Message:
         case HumanMessage():
             return Message(message_id, "user", message.content, model_written=written)
         case AIMessage():
-            calls = tuple(ToolCall(call["id"], call["name"], call["args"]) for call in message.tool_calls if _named(call))
+            named = [call for call in message.tool_calls if mend_string(call["name"]).strip()]
+            calls = tuple(ToolCall(call["id"], call["name"], call["args"]) for call in named)
             return Message(message_id, "assistant", message.content, tool_calls=calls, model_written=written)
         case ToolMessage():
             return Message(
@@ -122,10 +123,6 @@ def _message(message: BaseMessage, message_id: str) -> Message:
         case FunctionMessage():
             return Message(message_id, "tool", message.content, tool_name=message.name)
     return Message(message_id, "tool", None)  # nobody we know: not read, nor what repeats it
-
-
-def _named(call: Mapping[str, Any]) -> bool:
-    return bool(mend_string(call["name"]).strip())
 
 
 def text_of(content: Any) -> str:

@@ -56,7 +56,7 @@ class LangChainLLM:
     def __init__(self, model: BaseChatModel, *, model_id: str | None = None, structured: bool | None = None) -> None:
         if not isinstance(model, BaseChatModel):
             raise InvalidRequestError(f"must be a LangChain chat model, not {type(model).__name__}", path="model")
-        if model_id is not None and (not isinstance(model_id, str) or not model_id.strip()):
+        if model_id is not None and not _is_name(model_id):
             raise InvalidRequestError("must be a name", path="model_id")
         self._model, self._given_id = model, model_id
         self.model_id = model_id or _configured_id(model)
@@ -102,8 +102,7 @@ class LangChainLLM:
 
     def _reply(self, message: AIMessage) -> LLMReply:
         ran = message.response_metadata.get("model_name") or message.response_metadata.get("model")
-        model_id = self._given_id or (ran if isinstance(ran, str) and ran else self.model_id)
-        return LLMReply(_text(message), _usage(message), model_id)
+        return LLMReply(_text(message), _usage(message), self._given_id or (ran if _is_name(ran) else self.model_id))
 
 
 async def apart(doing: Awaitable[T]) -> T:
@@ -121,7 +120,11 @@ async def apart(doing: Awaitable[T]) -> T:
 
 def _configured_id(model: BaseChatModel) -> str | None:
     names = (getattr(model, name, None) for name in ("model_name", "model", "model_id"))
-    return next((name for name in names if isinstance(name, str) and name.strip()), None)
+    return next((name for name in names if _is_name(name)), None)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _offers_structure(model: BaseChatModel) -> bool:

@@ -6,21 +6,21 @@ ranking (``index.py``) or what a search means (``indexing.py``).
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from vmem_core import indexing
-from vmem_core.clock import Clock, read_micros
+from vmem_core.clock import Clock
 from vmem_core.index import IndexCache, Row, ScopeIndex
 from vmem_core.plan import Survey
 from vmem_core.records import KINDS, ORIGINS, Record, Scope
 from vmem_core.results import Generation
 from vmem_core.store import Found, Listing, Search
 from vmem_core.stores import _sql
-from vmem_core.stores._transaction import ScopeState, equals, load_state
+from vmem_core.stores._database import Database
+from vmem_core.stores._transaction import ScopeState, equals, load_state, time_of
 from vmem_core.values import to_micros
 
 _FAR: Final = 2**62
@@ -41,7 +41,7 @@ class Reader:
         self._cache = IndexCache(cache_bytes)
         self._seen: dict[int, tuple[int, int, int]] = {}  # scope id: revision, generation, epoch of its index
 
-    def search(self, connection: sqlite3.Connection, scope: Scope, search: Search) -> list[Found]:
+    def search(self, connection: Database, scope: Scope, search: Search) -> list[Found]:
         """The best hits, in order, from one snapshot of the file."""
         state = load_state(connection, scope)
         if state.scope_id is None:
@@ -49,7 +49,7 @@ class Reader:
             return []
         if search.recorded_as_of is not None or search.at_scope_revision is not None:
             return self._search_known(connection, scope, search, state)
-        now = max(read_micros(self._clock), state.last_stamp)
+        now = time_of(state, self._clock)
         query = indexing.index_query(search, self._language, now, state.generation)
         index = self._index(connection, state)
         blocks = None if index.holds_vectors else self._blocks(connection, state)
@@ -59,16 +59,16 @@ class Reader:
         return [Found(records[h.number], h.score, h.match, h.vector_rank, h.lexical_rank) for h in ranked]
 
     def survey(
-        self, connection: sqlite3.Connection, scope: Scope, searches: Sequence[Search], equal_texts: Sequence[int]
+        self, connection: Database, scope: Scope, searches: Sequence[Search], equal_texts: Sequence[int]
     ) -> Survey:
         """The scope's revision, the best records of each search, and active records by text key."""
         state = load_state(connection, scope)
-        now = max(read_micros(self._clock), state.last_stamp)
+        now = time_of(state, self._clock)
         similar = [tuple(found.record for found in self.search(connection, scope, search)) for search in searches]
         equal = {key: equals(connection, scope, key, state, now) for key in equal_texts}
         return Survey(state.revision, tuple(similar), equal)
 
-    def _index(self, connection: sqlite3.Connection, state: ScopeState) -> ScopeIndex:
+    def _index(self, connection: Database, state: ScopeState) -> ScopeIndex:
         scope_id = state.scope_id
         assert scope_id is not None
         generation = state.generation.number if state.generation else 0
@@ -85,7 +85,7 @@ class Reader:
         self._cache.put(scope_id, index)
         return index
 
-    def _build(self, connection: sqlite3.Connection, state: ScopeState) -> ScopeIndex:
+    def _build(self, connection: Database, state: ScopeState) -> ScopeIndex:
         rows = [Row(*row) for row in connection.execute(_sql.BUILD, state.numbers)]
         if state.generation is None:
             index = ScopeIndex(None)
@@ -99,9 +99,7 @@ class Reader:
         index.apply(rows, _matrix(pairs, state.generation.dims))
         return index
 
-    def _vectors(
-        self, connection: sqlite3.Connection, rows: Sequence[Row], generation: Generation | None
-    ) -> dict[int, bytes]:
+    def _vectors(self, connection: Database, rows: Sequence[Row], generation: Generation | None) -> dict[int, bytes]:
         if generation is None:
             return {}
         numbers = _sql.id_list([row.number for row in rows])
@@ -109,15 +107,13 @@ class Reader:
             where number in (select value from json_each(?))"""
         return dict(connection.execute(statement, (numbers,)).fetchall())
 
-    def _blocks(self, connection: sqlite3.Connection, state: ScopeState) -> Iterator[tuple[Any, Any]] | None:
+    def _blocks(self, connection: Database, state: ScopeState) -> Iterator[tuple[Any, Any]] | None:
         """The vectors of a scope whose index is too large to hold them, block by block from the file."""
         if state.generation is None:
             return None
         return _blocks(connection, state.numbers, state.generation)
 
-    def _search_known(
-        self, connection: sqlite3.Connection, scope: Scope, search: Search, state: ScopeState
-    ) -> list[Found]:
+    def _search_known(self, connection: Database, scope: Scope, search: Search, state: ScopeState) -> list[Found]:
         until = _FAR if search.at_scope_revision is None else min(search.at_scope_revision, _FAR)
         at = _FAR if search.recorded_as_of is None else to_micros(search.recorded_as_of)
         rows = connection.execute(_sql.KNOWN, (*state.numbers, until, at, until, at)).fetchall()
@@ -130,13 +126,13 @@ class Reader:
         hits = indexing.search_known(known, search, self._language, now, state.generation)
         return [Found(one.record, h.score, h.match, h.vector_rank, h.lexical_rank) for one, h in hits]
 
-    def list(self, connection: sqlite3.Connection, scope: Scope, listing: Listing) -> tuple[list[Record], int | None]:
+    def list(self, connection: Database, scope: Scope, listing: Listing) -> tuple[list[Record], int | None]:
         """A page, newest creation first, and the number to go on before."""
         state = load_state(connection, scope)
         low, high = state.numbers
         if state.scope_id is not None and listing.before is not None:
             high = min(high, low + listing.before - 1)
-        now = max(read_micros(self._clock), state.last_stamp)
+        now = time_of(state, self._clock)
         kind = None if listing.kind is None else KINDS.index(listing.kind)
         origin = None if listing.origin is None else ORIGINS.index(listing.origin)
         status = None if listing.status is None else int(listing.status == "active")
@@ -146,10 +142,10 @@ class Reader:
         more = page[-1][0] - low if len(rows) > listing.limit else None
         return [_sql.load_record(scope, row[1], row[2], *row[4:7]) for row in page], more
 
-    def count(self, connection: sqlite3.Connection, scope: Scope) -> int:
+    def count(self, connection: Database, scope: Scope) -> int:
         """How many records are active and unexpired."""
         state = load_state(connection, scope)
-        now = max(read_micros(self._clock), state.last_stamp)
+        now = time_of(state, self._clock)
         found: int = connection.execute(_sql.COUNT, (*state.numbers, now)).fetchone()[0]
         return found
 
@@ -159,7 +155,7 @@ def _known(scope: Scope, row: Sequence[Any], vectors: dict[tuple[int, str], byte
     return indexing.Known(row[0], row[1], record, vectors.get((row[0], record.text)))
 
 
-def _stamp_of(connection: sqlite3.Connection, state: ScopeState, until: int) -> int:
+def _stamp_of(connection: Database, state: ScopeState, until: int) -> int:
     """When the scope's revision ``until`` was committed: no later stamp exists among what is kept up to it."""
     low, high = state.numbers
     last = min(low + until, high)
@@ -173,9 +169,7 @@ def _matrix(pairs: Sequence[tuple[int, bytes]], dims: int) -> tuple[Any, Any]:
     return numbers, matrix
 
 
-def _blocks(
-    connection: sqlite3.Connection, numbers: tuple[int, int], generation: Generation
-) -> Iterator[tuple[Any, Any]]:
+def _blocks(connection: Database, numbers: tuple[int, int], generation: Generation) -> Iterator[tuple[Any, Any]]:
     table = _sql.vectors_table(generation.number)
     rows = connection.execute(f"select number, vector from {table} where number between ? and ?", numbers)
     while pairs := rows.fetchmany(_BLOCK_ROWS):

@@ -56,8 +56,8 @@ TABLES: Final = (
 )
 
 LOAD: Final = """select s.scope_id, s.revision, s.last_stamp, s.records, g.generation, g.model_id, g.dims, g.epoch,
-       r.number, r.committed_at, r.redacted, r.request, r.body
-  from (select 1) left join vmem_scopes s on s.scope_key = ?
+       r.number, r.committed_at, r.redacted, r.request, r.body, null
+  from (select 1) as one left join vmem_scopes s on s.scope_key = ?
   left join vmem_generations g on g.state = 'active'
   left join vmem_receipts r on r.scope_id = s.scope_id and r.operation_id = ?"""
 _HEAD_COLUMNS: Final = "r.number, r.record_id, r.revision, r.state, v.scope_revision, v.recorded_at, v.body"
@@ -87,8 +87,8 @@ INSERT_RECORD: Final = """insert into vmem_records(number, record_id, entry, rev
 UPDATE_RECORD: Final = """update vmem_records set entry = ?, revision = ?, changed = ?, state = ?, kind = ?, origin = ?,
   expires_at = ?, text_key = coalesce(?, text_key), tokens = coalesce(?, tokens), facets = ? where number = ?"""
 INSERT_RECEIPT: Final = "insert into vmem_receipts values(?, ?, ?, ?, 0, ?, ?)"
-INSERT_MENTION: Final = "insert or ignore into vmem_mentions(receipt, number) values(?, ?)"
-INSERT_MESSAGE: Final = "insert or ignore into vmem_messages(scope_id, message_id) values(?, ?)"
+INSERT_MENTION: Final = "insert into vmem_mentions(receipt, number) values(?, ?) on conflict do nothing"
+INSERT_MESSAGE: Final = "insert into vmem_messages(scope_id, message_id) values(?, ?) on conflict do nothing"
 PROCESSED: Final = """select message_id from vmem_messages
   where scope_id = ? and message_id in (select value from json_each(?))"""
 MENTIONED: Final = "select number from vmem_mentions where receipt = ? order by number"
@@ -111,7 +111,8 @@ COUNT: Final = """select count(*) from vmem_records where number between ? and ?
   and (expires_at is null or expires_at > ?)"""
 LIST: Final = f"""select {_HEAD_COLUMNS} from vmem_records r join vmem_revisions v on v.entry = r.entry
   where r.number between ? and ? and r.state >= 0 and (r.expires_at is null or r.expires_at > ?)
-    and (? is null or r.kind = ?) and (? is null or r.origin = ?) and (? is null or r.state = ?)
+    and (cast(? as bigint) is null or r.kind = ?) and (cast(? as bigint) is null or r.origin = ?)
+    and (cast(? as bigint) is null or r.state = ?)
   order by r.number desc limit ?"""
 FEED: Final = """select number, entry, state, kind, expires_at, tokens, facets from vmem_records
   where changed between ? and ?"""
@@ -147,6 +148,12 @@ def create_vectors(generation: int) -> tuple[str, str]:
         f"create table {vectors_table(generation)}({columns})",
         f"create table {past_vectors_table(generation)}(entry integer primary key, vector blob not null)",
     )
+
+
+def put_vector(table: str) -> str:
+    """The statement that sets a record's vector."""
+    return f"""insert into {table}(number, revision, vector) values(?, ?, ?)
+      on conflict(number) do update set revision = excluded.revision, vector = excluded.vector"""
 
 
 def keep_past_vector(generation: int) -> str:

@@ -11,7 +11,6 @@ call in flight does no harm.
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 import weakref
 from collections import deque
@@ -32,7 +31,7 @@ from vmem_core.results import Generation
 from vmem_core.stores import _sql, _transaction
 from vmem_core.stores._reader import Reader
 from vmem_core.stores._sqlite_errors import translate
-from vmem_core.stores._sqlite_setup import connect, set_journal, set_up, setting, truncate_log
+from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal, set_up, setting, truncate_log
 
 T = TypeVar("T")
 _LARGEST_GROUP: Final = 64  # operations that share a commit
@@ -67,7 +66,7 @@ class _Job:
 class _Connection(aiosqlite.Connection):
     """An aiosqlite connection that runs whole functions, without a future that belongs to an event loop."""
 
-    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(self, connector: Callable[[], StoreConnection]) -> None:
         super().__init__(connector, iter_chunk_size=64)
         self._gate = threading.RLock()  # a finalizer may close in the middle of run(), on the same thread
         self._closed: Future[None] | None = None
@@ -88,7 +87,7 @@ class _Connection(aiosqlite.Connection):
                 raise StoreUnavailableError("the store is closed; make a new one for the same file", retryable=False)
             self._tx.put_nowait((None, _Job(function)))
 
-    def submit(self, function: Callable[[sqlite3.Connection], T]) -> Future[T]:
+    def submit(self, function: Callable[[StoreConnection], T]) -> Future[T]:
         """Queue a function of the open connection. A future cancelled while it waits is never run."""
         future: Future[T] = Future()
 
@@ -102,10 +101,11 @@ class _Connection(aiosqlite.Connection):
         self.run(settle)
         return future
 
-    def opened(self) -> sqlite3.Connection:
+    def opened(self) -> StoreConnection:
         """The connection, opened on first use. Only from its own thread."""
         if self._connection is None:
             self._connection = self._connector()
+        assert isinstance(self._connection, StoreConnection)
         return self._connection
 
     def finish(self) -> Future[None]:
@@ -202,14 +202,14 @@ class Engine:
                 raise
         return future  # also if an earlier call has taken it along after all
 
-    def write(self, function: Callable[[sqlite3.Connection], T]) -> Future[T]:
+    def write(self, function: Callable[[StoreConnection], T]) -> Future[T]:
         """Queue a function on the writing connection, outside any transaction."""
         return self._writer_connection.submit(function)
 
-    def read(self, function: Callable[[sqlite3.Connection, Reader], T]) -> Future[T]:
+    def read(self, function: Callable[[StoreConnection, Reader], T]) -> Future[T]:
         """Queue a function on the reading connection, in one snapshot of the file."""
 
-        def snapshot(connection: sqlite3.Connection) -> T:
+        def snapshot(connection: StoreConnection) -> T:
             connection.execute("begin")
             try:
                 assert self._reader is not None
@@ -278,7 +278,7 @@ class Engine:
         return {text: indexing.token_bytes(text, self._language) for text in operation.texts()}
 
     def _one(
-        self, connection: sqlite3.Connection, operation: Operation, tokens: dict[str, bytes], *, alone: bool
+        self, connection: StoreConnection, operation: Operation, tokens: dict[str, bytes], *, alone: bool
     ) -> _Applied | BaseException:
         """One operation inside the group's transaction; its error undoes only what it did itself."""
         if not alone:
@@ -304,7 +304,7 @@ class Engine:
         return _Applied(plan, outcome, loaded.state.generation)
 
     def _after_commit(
-        self, connection: sqlite3.Connection, results: list[_Applied | BaseException]
+        self, connection: StoreConnection, results: list[_Applied | BaseException]
     ) -> list[Outcome | BaseException]:
         applied = [result for result in results if isinstance(result, _Applied)]
         for one in applied:
@@ -316,13 +316,13 @@ class Engine:
         clean = not self._scrub_owed
         return [replace(r.outcome, scrubbed=clean) if isinstance(r, _Applied) else r for r in results]
 
-    def see_generation(self, connection: sqlite3.Connection) -> Generation | None:
+    def see_generation(self, connection: StoreConnection) -> Generation | None:
         """The active generation, read from the file and kept as the one last seen."""
         row = connection.execute(_sql.ACTIVE_GENERATION).fetchone()
         self.generation = None if row is None else Generation(row[0], row[1], row[2], "active")
         return self.generation
 
-    def scrub(self, connection: sqlite3.Connection) -> None:
+    def scrub(self, connection: StoreConnection) -> None:
         """VACUUM and truncate the log; waits for readers up to the busy timeout."""
         connection.execute("begin immediate")
         try:
@@ -344,7 +344,7 @@ class Engine:
 
     # --- opening, each on its connection's thread ----------------------------------------------------------------
 
-    def _open_writer(self) -> sqlite3.Connection:
+    def _open_writer(self) -> StoreConnection:
         connection = connect(self.path, self.busy_timeout)
         try:
             set_up(connection, self.asked_language)  # first: a file that is refused is left as it is
@@ -357,7 +357,7 @@ class Engine:
             raise
         return connection
 
-    def _open_reader(self) -> sqlite3.Connection:
+    def _open_reader(self) -> StoreConnection:
         self._writer_connection.submit(lambda connection: None).result()  # makes and checks the tables
         connection = connect(self.path, self.busy_timeout)
         connection.execute("pragma query_only = on")

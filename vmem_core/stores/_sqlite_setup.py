@@ -17,10 +17,23 @@ from vmem_core.stores._sqlite_errors import is_busy
 from vmem_core.tokens import DEFAULT_LANGUAGE, TOKENIZER_VERSION
 
 
-def connect(path: str, busy_timeout: timedelta) -> sqlite3.Connection:
+class StoreConnection(sqlite3.Connection):
+    """A connection that runs the shared statements (see ``_database.py``)."""
+
+    def add_scope(self, key: str) -> int:
+        """Make the row of a scope, and return its id."""
+        return self.execute(_sql.INSERT_SCOPE, (key,)).lastrowid or 0
+
+    def add_revision(self, values: tuple[int, int, int, int, str]) -> int:
+        """Append a revision, and return its entry."""
+        return self.execute(_sql.INSERT_REVISION, values).lastrowid or 0
+
+
+def connect(path: str, busy_timeout: timedelta) -> StoreConnection:
     """A connection with the settings that every one of ours has."""
     connection = sqlite3.connect(
         path,
+        factory=StoreConnection,
         timeout=busy_timeout.total_seconds(),
         isolation_level=None,  # transactions begin and end where this file says so
         check_same_thread=False,  # the finalizer may close from another thread
@@ -32,7 +45,7 @@ def connect(path: str, busy_timeout: timedelta) -> sqlite3.Connection:
     return connection
 
 
-def set_journal(connection: sqlite3.Connection, busy_timeout: timedelta) -> None:
+def set_journal(connection: StoreConnection, busy_timeout: timedelta) -> None:
     """Switch the file to write-ahead logging. The switch ignores SQLite's own busy timeout, so it is tried again."""
     retrying = tenacity.Retrying(
         retry=tenacity.retry_if_exception(is_busy),
@@ -46,7 +59,7 @@ def set_journal(connection: sqlite3.Connection, busy_timeout: timedelta) -> None
                 connection.execute("pragma journal_mode = wal")
 
 
-def set_up(connection: sqlite3.Connection, language: str | None) -> None:
+def set_up(connection: StoreConnection, language: str | None) -> None:
     """Make the tables, or check those there are; safe from many processes at once.
 
     Raises:
@@ -74,12 +87,12 @@ def set_up(connection: sqlite3.Connection, language: str | None) -> None:
     _check_language(connection, language)
 
 
-def _has_tables(connection: sqlite3.Connection) -> bool:
+def _has_tables(connection: StoreConnection) -> bool:
     found = connection.execute("select count(*) from sqlite_schema where type = 'table' and name = 'vmem_schema'")
     return bool(found.fetchone()[0])
 
 
-def _is_current(connection: sqlite3.Connection) -> bool:
+def _is_current(connection: StoreConnection) -> bool:
     if not _has_tables(connection):
         return False
     # The version first: a newer schema may keep its settings elsewhere.
@@ -104,7 +117,7 @@ def _not_ours() -> StoreUnavailableError:
     )
 
 
-def setting(connection: sqlite3.Connection, name: str) -> str:
+def setting(connection: StoreConnection, name: str) -> str:
     """A setting that the store keeps, such as its language."""
     row = connection.execute("select value from vmem_store where name = ?", (name,)).fetchone()
     if row is None:
@@ -112,7 +125,7 @@ def setting(connection: sqlite3.Connection, name: str) -> str:
     return str(row[0])
 
 
-def _check_language(connection: sqlite3.Connection, language: str | None) -> None:
+def _check_language(connection: StoreConnection, language: str | None) -> None:
     kept = setting(connection, "language")
     if language is not None and language != kept:
         raise InvalidRequestError(
@@ -121,7 +134,7 @@ def _check_language(connection: sqlite3.Connection, language: str | None) -> Non
         )
 
 
-def _tokenize_again(connection: sqlite3.Connection) -> None:
+def _tokenize_again(connection: StoreConnection) -> None:
     """Make all search tokens anew, because the tokenizer's rules have changed since the file was written."""
     language = setting(connection, "language")
     rows = connection.execute(
@@ -133,7 +146,7 @@ def _tokenize_again(connection: sqlite3.Connection) -> None:
     connection.execute("update vmem_store set value = ? where name = 'tokenizer'", (str(TOKENIZER_VERSION),))
 
 
-def truncate_log(connection: sqlite3.Connection, wait: timedelta = timedelta(0)) -> bool:
+def truncate_log(connection: StoreConnection, wait: timedelta = timedelta(0)) -> bool:
     """Move the log into the file and cut it to nothing.
 
     Returns:

@@ -1,12 +1,12 @@
-"""What happens inside one SQLite transaction: load, decide, apply; and the reads that need no index.
+"""What happens inside one transaction of a SQL store: load, decide, apply; and the reads that need no index.
 
 Owns the order of the statements. Does not own the connection, when a transaction begins or ends (``sqlite.py``),
-or any rule (``operations.py``).
+or any rule (``operations.py``). Statements that do not need each other's rows are sent before any row is asked
+for, so that a pipelined connection takes one round trip for them.
 """
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from vmem_core.plan import Head, Kept, Outcome, Plan, Reads, Snapshot, StoredRec
 from vmem_core.records import Record, Scope
 from vmem_core.results import Generation, Receipt
 from vmem_core.stores import _sql
+from vmem_core.stores._database import Database, Rows
 from vmem_core.text import text_key
 from vmem_core.tokens import facets
 from vmem_core.values import from_micros, to_micros
@@ -34,6 +35,7 @@ class ScopeState:
     generation: Generation | None
     epoch: int
     stored: StoredReceipt | None
+    clock: int | None  # the database's time, if it stamps itself
 
     @property
     def numbers(self) -> tuple[int, int]:
@@ -41,12 +43,15 @@ class ScopeState:
         return (1, 0) if self.scope_id is None else _sql.scope_numbers(self.scope_id)
 
 
-def load_state(connection: sqlite3.Connection, scope: Scope, operation_id: str = "") -> ScopeState:
+def load_state(connection: Database, scope: Scope, operation_id: str = "") -> ScopeState:
     """Read a scope's row, the active generation and one receipt, in one statement."""
-    row = connection.execute(_sql.LOAD, (scope.key, operation_id)).fetchone()
+    return _state(connection.execute(_sql.LOAD, (scope.key, operation_id)).fetchone(), scope, operation_id)
+
+
+def _state(row: Sequence[Any], scope: Scope, operation_id: str) -> ScopeState:
     generation = None if row[4] is None else Generation(row[4], row[5], row[6], "active")
     stored = None if row[8] is None else _sql.load_receipt(scope, operation_id, *row[8:13])
-    return ScopeState(row[0], row[1] or 0, row[2] or 0, row[3] or 0, generation, row[7] or 0, stored)
+    return ScopeState(row[0], row[1] or 0, row[2] or 0, row[3] or 0, generation, row[7] or 0, stored, row[13])
 
 
 @dataclass(slots=True)
@@ -58,13 +63,15 @@ class Loaded:
     numbers: dict[str, int]
 
 
-def load(connection: sqlite3.Connection, operation: Operation, clock: Clock) -> Loaded:
+def load(connection: Database, operation: Operation, clock: Clock) -> Loaded:
     """What an operation's decision needs. The clock is read here: after the lock is held."""
-    state = load_state(connection, operation.scope, operation.operation_id)
-    now = max(read_micros(clock), state.last_stamp)
-    numbers: dict[str, int] = {}
     reads = operation.reads()
-    heads = _heads(connection, operation.scope, reads, state, numbers)
+    loading = connection.execute(_sql.LOAD, (operation.scope.key, operation.operation_id))
+    asked = _ask_heads(connection, reads)
+    state = _state(loading.fetchone(), operation.scope, operation.operation_id)
+    now = time_of(state, clock)
+    numbers: dict[str, int] = {}
+    heads = _heads(connection, operation.scope, reads, state, numbers, asked)
     mentioned = _mentioned(connection, operation.scope, state, numbers)
     snapshot = Snapshot(
         scope_revision=state.revision,
@@ -79,7 +86,7 @@ def load(connection: sqlite3.Connection, operation: Operation, clock: Clock) -> 
     return Loaded(snapshot, state, numbers)
 
 
-def processed(connection: sqlite3.Connection, state: ScopeState, message_ids: Sequence[str]) -> frozenset[str]:
+def processed(connection: Database, state: ScopeState, message_ids: Sequence[str]) -> frozenset[str]:
     """Those of the messages that an extraction of the scope has read."""
     if not message_ids or state.scope_id is None:
         return frozenset()
@@ -87,22 +94,37 @@ def processed(connection: sqlite3.Connection, state: ScopeState, message_ids: Se
     return frozenset(row[0] for row in rows)
 
 
+def time_of(state: ScopeState, clock: Clock) -> int:
+    """Now, in microseconds since 1970: by the database's clock or the store's, never before the last stamp."""
+    return max(read_micros(clock) if state.clock is None else state.clock, state.last_stamp)
+
+
+def _ask_heads(connection: Database, reads: Reads) -> Rows | None:
+    """Send what does not need the scope's row."""
+    if not reads.record_ids or reads.whole_scope:
+        return None
+    return connection.execute(_sql.HEADS_BY_ID, (_sql.id_list(reads.record_ids),))
+
+
 def _heads(
-    connection: sqlite3.Connection, scope: Scope, reads: Reads, state: ScopeState, numbers: dict[str, int]
+    connection: Database,
+    scope: Scope,
+    reads: Reads,
+    state: ScopeState,
+    numbers: dict[str, int],
+    asked: Rows | None = None,
 ) -> dict[str, Head]:
     if reads.whole_scope:
-        rows = connection.execute(_sql.HEADS_OF_SCOPE, state.numbers).fetchall()
-    elif reads.record_ids:
-        rows = connection.execute(_sql.HEADS_BY_ID, (_sql.id_list(reads.record_ids),)).fetchall()
-    else:
+        asked = connection.execute(_sql.HEADS_OF_SCOPE, state.numbers)
+    asked = asked or _ask_heads(connection, reads)
+    if asked is None:
         return {}
+    rows = asked.fetchall()
     written = _written(connection, rows, state) if reads.revisions else {}
     return {row[1]: _head(scope, row, state, written.get(row[0], ()), numbers) for row in rows}
 
 
-def _mentioned(
-    connection: sqlite3.Connection, scope: Scope, state: ScopeState, numbers: dict[str, int]
-) -> dict[str, Head]:
+def _mentioned(connection: Database, scope: Scope, state: ScopeState, numbers: dict[str, int]) -> dict[str, Head]:
     if state.stored is None or state.scope_id is None:
         return {}
     receipt = state.scope_id << 32 | state.stored.receipt.scope_revision
@@ -124,9 +146,7 @@ def _head(
     return Head(record_id, True, revision, record, code == _sql.FORGOTTEN, tuple(written))
 
 
-def _written(
-    connection: sqlite3.Connection, rows: Sequence[Sequence[Any]], state: ScopeState
-) -> Mapping[int, list[Written]]:
+def _written(connection: Database, rows: Sequence[Sequence[Any]], state: ScopeState) -> Mapping[int, list[Written]]:
     """All revisions of the scope's own heads among ``rows``, by number."""
     own = [row[0] for row in rows if state.scope_id is not None and row[0] >> 32 == state.scope_id]
     written: dict[int, list[Written]] = {number: [] for number in own}
@@ -137,7 +157,7 @@ def _written(
 
 
 def equals(
-    connection: sqlite3.Connection,
+    connection: Database,
     scope: Scope,
     key: int,
     state: ScopeState,
@@ -165,14 +185,12 @@ def _record(scope: Scope, row: Sequence[Any]) -> Record:
     return _sql.load_record(scope, row[1], row[2], *row[4:7])
 
 
-def apply(
-    connection: sqlite3.Connection, plan: Plan, scope: Scope, loaded: Loaded, tokens: Mapping[str, bytes]
-) -> None:
+def apply(connection: Database, plan: Plan, scope: Scope, loaded: Loaded, tokens: Mapping[str, bytes]) -> None:
     """Make a plan durable, but for the commit."""
     state = loaded.state
     if state.scope_id is None:
-        state.scope_id = connection.execute(_sql.INSERT_SCOPE, (scope.key,)).lastrowid
-    assert state.scope_id is not None and plan.request is not None
+        state.scope_id = connection.add_scope(scope.key)
+    assert plan.request is not None
     if plan.starts is not None:
         state.generation = _start_generation(connection, *plan.starts)
     receipt = plan.receipt
@@ -191,7 +209,7 @@ def apply(
     connection.execute(_sql.UPDATE_SCOPE, (receipt.scope_revision, committed, state.records, state.scope_id))
 
 
-def _start_generation(connection: sqlite3.Connection, model: str, dims: int) -> Generation:
+def _start_generation(connection: Database, model: str, dims: int) -> Generation:
     number = connection.execute(_sql.NEXT_GENERATION).fetchone()[0]
     connection.execute(_sql.INSERT_GENERATION, (number, model, dims))
     for statement in _sql.create_vectors(number):
@@ -199,9 +217,7 @@ def _start_generation(connection: sqlite3.Connection, model: str, dims: int) -> 
     return Generation(number, model, dims, "active")
 
 
-def _write(
-    connection: sqlite3.Connection, write: Write, loaded: Loaded, changed: int, tokens: Mapping[str, bytes]
-) -> None:
+def _write(connection: Database, write: Write, loaded: Loaded, changed: int, tokens: Mapping[str, bytes]) -> None:
     record, state = write.record, loaded.state
     if write.action == "create":
         assert state.scope_id is not None
@@ -209,7 +225,7 @@ def _write(
         state.records += 1
     number = loaded.numbers[record.id]
     body = (number, record.revision, record.scope_revision, to_micros(record.recorded_at), _sql.record_body(record))
-    entry = connection.execute(_sql.INSERT_REVISION, body).lastrowid
+    entry = connection.add_revision(body)
     row = (
         entry,
         record.revision,
@@ -232,11 +248,11 @@ def _write(
         _write_vector(connection, write, number, state.generation.number)
 
 
-def _write_vector(connection: sqlite3.Connection, write: Write, number: int, generation: int) -> None:
+def _write_vector(connection: Database, write: Write, number: int, generation: int) -> None:
     """A changed text never keeps the old vector; an unchanged one does, now bound to the new revision."""
     table, revision = _sql.vectors_table(generation), write.record.revision
     if write.vector is not None:
-        connection.execute(f"insert or replace into {table} values(?, ?, ?)", (number, revision, write.vector))
+        connection.execute(_sql.put_vector(table), (number, revision, write.vector))
     elif write.text_changed:
         if write.action != "create":
             connection.execute(f"delete from {table} where number = ?", (number,))
@@ -244,7 +260,7 @@ def _write_vector(connection: sqlite3.Connection, write: Write, number: int, gen
         connection.execute(f"update {table} set revision = ? where number = ?", (revision, number))
 
 
-def _forget(connection: sqlite3.Connection, plan: Plan, loaded: Loaded, changed: int) -> None:
+def _forget(connection: Database, plan: Plan, loaded: Loaded, changed: int) -> None:
     scope_id, redacts = loaded.state.scope_id, set(plan.redacts)
     assert scope_id is not None
     for record_id in plan.forgets:
@@ -260,7 +276,7 @@ def _forget(connection: sqlite3.Connection, plan: Plan, loaded: Loaded, changed:
         connection.execute(_sql.REDACT_RECEIPT, (scope_id << 32 | revision,))
 
 
-def outcome(connection: sqlite3.Connection, plan: Plan) -> Outcome:
+def outcome(connection: Database, plan: Plan) -> Outcome:
     """What the caller is told of a plan."""
     if plan.replayed:
         records = tuple(present(connection, plan.receipt))
@@ -269,7 +285,7 @@ def outcome(connection: sqlite3.Connection, plan: Plan) -> Outcome:
     return Outcome(plan.receipt, plan.replayed, records, plan.forgotten, plan.present)
 
 
-def present(connection: sqlite3.Connection, receipt: Receipt) -> Iterable[Record]:
+def present(connection: Database, receipt: Receipt) -> Iterable[Record]:
     """The revisions that an operation wrote and that are still there."""
     for change in receipt.changes:
         row = connection.execute(_sql.ONE_REVISION, (change.revision, change.record_id)).fetchone()
@@ -277,21 +293,21 @@ def present(connection: sqlite3.Connection, receipt: Receipt) -> Iterable[Record
             yield _sql.load_record(receipt.scope, *row[1:6])
 
 
-def get(connection: sqlite3.Connection, scope: Scope, record_id: str, clock: Clock) -> Record | None:
+def get(connection: Database, scope: Scope, record_id: str, clock: Clock) -> Record | None:
     """The current revision, unless expired, forgotten, foreign or unknown."""
     state = load_state(connection, scope)
     record = _own_head(connection, scope, record_id, state).record
-    now = max(read_micros(clock), state.last_stamp)
+    now = time_of(state, clock)
     expired = record is not None and record.expires_at is not None and to_micros(record.expires_at) <= now
     return None if expired else record
 
 
-def _own_head(connection: sqlite3.Connection, scope: Scope, record_id: str, state: ScopeState) -> Head:
+def _own_head(connection: Database, scope: Scope, record_id: str, state: ScopeState) -> Head:
     heads = _heads(connection, scope, Reads(record_ids=(record_id,)), state, {})
     return heads.get(record_id, Head(record_id, owned=False))
 
 
-def history(connection: sqlite3.Connection, scope: Scope, record_id: str) -> list[Record]:
+def history(connection: Database, scope: Scope, record_id: str) -> list[Record]:
     """All kept revisions, oldest first."""
     numbers: dict[str, int] = {}
     head = _heads(connection, scope, Reads(record_ids=(record_id,)), load_state(connection, scope), numbers)
@@ -301,7 +317,7 @@ def history(connection: sqlite3.Connection, scope: Scope, record_id: str) -> lis
     return [_sql.load_record(scope, record_id, *row[1:5]) for row in rows if _sql.is_kept(row[4])]
 
 
-def replay(connection: sqlite3.Connection, operation: Operation, clock: Clock) -> Outcome | None:
+def replay(connection: Database, operation: Operation, clock: Clock) -> Outcome | None:
     """What the operation would answer if it was committed before; None if it was not."""
     loaded = load(connection, operation, clock)
     if loaded.snapshot.stored is None:
@@ -309,14 +325,14 @@ def replay(connection: sqlite3.Connection, operation: Operation, clock: Clock) -
     return outcome(connection, operation.decide(loaded.snapshot))
 
 
-def scopes(connection: sqlite3.Connection) -> list[Scope]:
+def scopes(connection: Database) -> list[Scope]:
     """Every scope that was ever written to, in the order of their keys."""
     return [
         _sql.load_scope(row[0]) for row in connection.execute("select scope_key from vmem_scopes order by scope_key")
     ]
 
 
-def revisions(connection: sqlite3.Connection, scope: Scope, wanted: Sequence[tuple[str, int]]) -> list[Kept]:
+def revisions(connection: Database, scope: Scope, wanted: Sequence[tuple[str, int]]) -> list[Kept]:
     """What is left of each wanted (record id, revision), in order."""
     state = load_state(connection, scope)
     found = []

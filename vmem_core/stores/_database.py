@@ -1,0 +1,51 @@
+"""What both SQL stores' connections can do: run the shared statements, and number scopes and revisions.
+
+Owns the shape. The statements are written for SQLite (``_sql.py``); PostgreSQL's connection translates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+
+class Rows(Protocol):
+    """The rows of a statement; a pipelined connection may send it only when they are asked for."""
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """All rows that are left."""
+        ...
+
+    def fetchmany(self, size: int) -> list[Any]:
+        """The next rows, at most so many."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Database(Protocol):
+    """A connection inside a transaction."""
+
+    def execute(self, statement: str, values: Sequence[Any] = ..., /) -> Rows:
+        """Run one of the shared statements."""
+        ...
+
+    def add_scope(self, key: str) -> int:
+        """Make the row of a scope.
+
+        Returns:
+            Its scope id.
+        """
+        ...
+
+    def add_revision(self, values: tuple[int, int, int, int, str]) -> int:
+        """Append a revision: number, revision, scope revision, recorded at, body.
+
+        Returns:
+            Its entry: greater than that of every revision of the scope before it.
+        """
+        ...
