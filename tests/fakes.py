@@ -18,12 +18,15 @@ ADA, BOB = Scope(user_id="ada"), Scope(user_id="bob")
 
 
 class Clock:
-    """Stands still until it is told to move; it may be moved back."""
+    """Stands still until it is told to move; it may be moved back. Raises ``failure`` while that is set."""
 
     def __init__(self, now: datetime = START) -> None:
         self.now: Any = now
+        self.failure: Exception | None = None
 
     def __call__(self) -> Any:
+        if self.failure is not None:
+            raise self.failure
         return self.now
 
     def step(self, **span: float) -> datetime:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import sys
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -301,6 +303,12 @@ async def test_inference_needs_a_model(store: Store) -> None:
     assert await memory.receipt("op") is None
 
 
+async def test_how_much_is_read_of_a_message_is_a_limit_of_the_session(store: Store) -> None:
+    llm = FakeLLM(facts())
+    written = await open_memory(store, llm=llm, limits=Limits(message_chars=6)).extract([TEA])
+    assert (source_lines(llm.prompts[0]), notes(written)) == ([("s0", "I like")], {"truncated": 1})
+
+
 async def test_a_text_that_is_longer_than_a_record_may_be_is_never_stored(store: Store) -> None:
     limits = Limits(text_chars=10)
     llm = FakeLLM(facts("x" * 11, "fits"))
@@ -554,14 +562,16 @@ async def test_two_racing_extractions_of_one_transcript_make_nothing_twice(store
 @pytest.mark.parametrize("supersede", ["add", "reconcile"])
 async def test_facts_in_other_words_of_a_racing_extraction_are_dropped_too(store: Store, supersede: Any) -> None:
     gate = Gate()
-    slow = open_memory(store, llm=FakeLLM(facts(fact("Ada is fond of tea", "s0")), obey, before=gate))
+    llm = FakeLLM(facts(fact("Ada is fond of tea", "s0")), obey, before=gate)
+    slow = open_memory(store, llm=llm)
     behind = asyncio.create_task(slow.extract([TEA], supersede=supersede))
     await gate.arrived.wait()
     await open_memory(store, llm=FakeLLM(obey, obey)).extract([TEA], supersede=supersede)
     gate.opened.set()
     written = await behind
-    assert (written.records, notes(written)["already_processed"]) == ((), 1)
+    assert (written.records, notes(written)) == ((), {"already_processed": 1})
     assert await slow.count() == 1
+    assert llm.tasks == ["extract"]  # nothing was left to decide
 
 
 async def test_twenty_racing_extractions_of_one_message_make_one_record(store: Store) -> None:
@@ -768,6 +778,23 @@ async def test_the_callers_timeout_ends_a_model_that_hangs_and_nothing_is_held(s
     assert texts((await memory.extract([TEA], operation_id="op")).records) == ["I like tea"]
 
 
+async def test_a_plain_function_that_hangs_is_left_to_its_thread(store: Store) -> None:
+    released = threading.Event()
+
+    def hang(prompt: Prompt) -> str:
+        released.wait()
+        return obey(prompt)
+
+    memory = open_memory(store, llm=hang)
+    try:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(memory.extract([TEA], operation_id="op"), 0.01)
+        assert len((await open_memory(store).remember("written meanwhile")).records) == 1
+    finally:
+        released.set()
+    assert (await memory.receipt("op"), await memory.scope_revision()) == (None, 1)
+
+
 async def test_a_timeout_ends_a_model_that_hangs(store: Store) -> None:
     memory = open_memory(store, llm=FakeLLM(obey, obey, before=Gate()))
     with pytest.raises(TimeoutError):
@@ -778,17 +805,22 @@ async def test_a_timeout_ends_a_model_that_hangs(store: Store) -> None:
 # ------------------------------------------------------------------------------------------------------- the benchmark
 
 
-def test_the_benchmark_counts_calls_and_milliseconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_counts_calls_and_milliseconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = Path(__file__).resolve().parent.parent / "benchmarks" / "extract.py"
     spec = importlib.util.spec_from_file_location("benchmark_extract", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)  # dataclasses look their module up
     spec.loader.exec_module(module)
-    module.main(["--messages", "12", "--json"])
+    module.main(["--messages", "12", "--records", "9", "--json"])
     measured = json.loads(capsys.readouterr().out)
-    assert measured["messages"] == 12
-    assert measured["first"]["llm_calls"] == 1
-    assert measured["again"] == {**measured["again"], "llm_calls": 0, "embedding_calls": 0, "records": 0}
-    module.main(["--messages", "12"])
+    assert (measured["messages"], measured["in_scope"]) == (12, 9)
+    counted = {"llm_calls": 2, "embedding_calls": 1, "records": 3}
+    assert measured["first"] == {**measured["first"], **counted}
+    assert measured["again"] == {**measured["again"], **dict.fromkeys(counted, 0)}
+    assert measured["turns"] == {**measured["turns"], "turns": 3, "llm_calls": 6, "embedding_calls": 3, "records": 3}
+    module.main(["--messages", "12", "--records", "9"])
     assert "ms outside the models" in capsys.readouterr().out

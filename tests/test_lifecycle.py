@@ -391,15 +391,18 @@ def test_a_forked_child_opens_the_file_anew_and_both_go_on(path: Path, opened: s
 
 PARENT_CLOSES = """
 read, write = os.pipe()
+parent_read, child_write = os.pipe()
 
 def child():
     memory.sync.remember("of the child")
+    os.write(child_write, b"x")
     os.read(read, 1)
     for n in range(3):
         memory.sync.remember(f"of the child {n}")
     os.kill(os.getpid(), signal.SIGKILL)  # its writes were acknowledged
 
 pid = fork(child)
+os.read(parent_read, 1)
 store.sync.close()
 os.write(write, b"x")
 say(join(pid))

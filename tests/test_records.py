@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import json
 import pickle
 from collections import OrderedDict
@@ -270,6 +271,23 @@ def test_numbers_of_other_types_become_plain_ones() -> None:
     assert [(type(value), value) for value in kept] == [(int, 1), (float, 0.5), (str, "w")]
     assert type(draft.importance) is float
     assert all(type(key) is str for key in draft.metadata)
+
+
+def test_strings_of_other_types_become_plain_ones() -> None:
+    class Name(enum.StrEnum):
+        ADA = "ada"
+        KIND = "working"
+        ORIGIN = "inferred"
+        SOURCE = "tool"
+
+    source = Source(Name.SOURCE, DIGEST, message_id=Name.ADA)  # type: ignore[arg-type]
+    link, scope = Link(Name.ADA, Name.ADA), Scope(user_id=Name.ADA, chat_id=Name.ADA)
+    draft = Draft(Name.ADA, Name.ADA, Name.KIND)  # type: ignore[arg-type]
+    fields = {"id": Name.ADA, "text": Name.ADA, "kind": Name.KIND, "origin": Name.ORIGIN, "operation_id": Name.ADA}
+    record = Record(**{**RECORD, **fields})
+    for holder in (source, link, scope, draft, record):
+        strings = [value for value in dataclasses.asdict(holder).values() if isinstance(value, str)]
+        assert {type(one) for one in strings} == {str}
 
 
 # ------------------------------------------------------------------------------------------------------------- JSON

@@ -127,6 +127,26 @@ async def test_every_character_of_a_file_name_is_taken_as_it_is(tmp_path: Path, 
     assert [found.name for found in tmp_path.iterdir()] == [name]
 
 
+async def test_every_connection_is_durable_zeroes_what_is_freed_and_makes_no_temporary_file(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await open_memory(store).remember("Ada likes tea.")
+        expected = {"journal_mode": "wal", "synchronous": 2, "secure_delete": 1, "temp_store": 2}
+
+        def settings(connection: sqlite3.Connection, *_: Any) -> dict[str, Any]:
+            return {name: connection.execute(f"pragma {name}").fetchone()[0] for name in expected}
+
+        engine = store._opened()
+        assert await asyncio.wrap_future(engine.write(settings)) == expected
+        assert await asyncio.wrap_future(engine.read(settings)) == expected
+
+        def change(connection: sqlite3.Connection, *_: Any) -> None:
+            connection.execute("delete from vmem_records")
+
+        error = await refusal(asyncio.wrap_future(engine.read(change)))
+        assert isinstance(error, StoreUnavailableError)  # a reader cannot write
+        assert await open_memory(store).count() == 1
+
+
 # --- what stands in place of a store ------------------------------------------------------------------------------
 
 
@@ -324,6 +344,26 @@ async def test_another_language_than_the_files_is_refused_by_both_names(path: Pa
         assert "'french'" in str(error)
         assert "'english'" in str(error)
     await store.close()
+
+
+LANGUAGE_RACE = """
+say("ready")
+wait()
+try:
+    SqliteStore(PATH, language=ARGS[0]).sync.scope_revision(SCOPE)
+    say(ARGS[0])
+except InvalidRequestError as error:
+    assert "'french'" in str(error) and "'german'" in str(error), error
+    say(None)
+"""
+
+
+def test_of_two_processes_that_make_a_file_in_two_languages_one_is_refused(path: Path) -> None:
+    scripts = [Script(LANGUAGE_RACE, path, language) for language in ("french", "german")]
+    start_together(scripts)
+    first, second = (json.loads(line) for script in scripts for line in script.end())
+    assert (first is None) != (second is None)
+    assert look(path, "select value from vmem_store where name = 'language'") == [(first or second,)]
 
 
 # --- full -----------------------------------------------------------------------------------------------------------

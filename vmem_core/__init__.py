@@ -36,6 +36,7 @@ from vmem_core.results import (
 from vmem_core.session import MemorySession
 from vmem_core.store import Store
 from vmem_core.stores.memory import InMemoryStore
+from vmem_core.stores.postgres import PostgresStore
 from vmem_core.stores.sqlite import SqliteStore
 from vmem_core.sync import run_sync
 from vmem_core.text import mend_string, text_digest
@@ -67,6 +68,7 @@ __all__ = [
     "Note",
     "OperationConflictError",
     "Page",
+    "PostgresStore",
     "Prompt",
     "Receipt",
     "Record",

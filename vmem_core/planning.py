@@ -210,7 +210,17 @@ class Planner:
             except RevisionConflictError as conflict:
                 if attempt == self._attempts:
                     raise RevisionConflictError(conflict.expected_revision, conflict.actual_revision, attempt) from None
+            base, facts = await self._still_unread(base, facts)
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _still_unread(self, base: ApplyEdits, facts: Sequence[Fact]) -> tuple[ApplyEdits, Sequence[Fact]]:
+        """The facts, but those whose every message another writer has read meanwhile: they are noted."""
+        if not base.message_ids:
+            return base, facts
+        processed = await self._store.processed(base.scope, base.message_ids)
+        kept = [fact for fact in facts if not processed.issuperset(reconcile.messages_of(fact))]
+        gone = Counter(already_processed=len(facts) - len(kept))
+        return replace(base, notes=Counter(base.notes) + gone), kept
 
     async def _survey(self, scope: Scope, facts: Sequence[Fact], vectors: Vectors | None) -> Survey:
         """Similar and equal records of all facts, from one read."""

@@ -113,7 +113,7 @@ class Template:
         draft = Draft(
             fact.text, None, fact.kind, fact.sources, (*self.links, *links), fact.importance, self.metadata, self.ttl
         )
-        return Create(self.own_id or self.new_id(), draft, _messages(fact))
+        return Create(self.own_id or self.new_id(), draft, messages_of(fact))
 
     def given(self, record: Record) -> dict[str, Any]:
         """What of it a revision of a record takes over; what the host left out stays, but for the time to live."""
@@ -134,7 +134,8 @@ class Edits:
     met: list[str] = field(default_factory=list)
 
 
-def _messages(fact: Fact) -> tuple[str, ...]:
+def messages_of(fact: Fact) -> tuple[str, ...]:
+    """Ids of the messages that a fact was read from."""
     return tuple(dict.fromkeys(s.message_id for s in fact.sources if s.message_id is not None))
 
 
@@ -170,7 +171,7 @@ def settle_equals(
 
 def _supersede(done: Edits, fact: Fact, records: Sequence[Record], template: Template) -> None:
     done.edits.append(template.create(fact, _supersedes(records)))
-    done.edits += [Withdraw(record.id, _messages(fact)) for record in records]
+    done.edits += [Withdraw(record.id, messages_of(fact)) for record in records]
 
 
 def add_all(facts: Sequence[Fact], template: Template) -> Edits:
@@ -402,7 +403,7 @@ class _ModelWrite(_Decisions):
             given["kind"] = fact.kind
         if decision.importance is not None:
             given["importance"] = decision.importance
-        self.done.edits.append(Amend(record.id, given, _messages(fact)))
+        self.done.edits.append(Amend(record.id, given, messages_of(fact)))
 
     def delete(self, decision: Decision, named: tuple[int, ...], record: Record) -> None:
         if record.origin == "asserted":
@@ -426,6 +427,6 @@ class _ModelWrite(_Decisions):
                 target[2].extend(_supersedes([record]))
         self.done.edits[:0] = [self.template.create(fact, links) for fact, _, links in self.added]
         for record, named in self.deleted:
-            messages = tuple(dict.fromkeys(m for number in named for m in _messages(self.facts[number])))
+            messages = tuple(dict.fromkeys(m for number in named for m in messages_of(self.facts[number])))
             self.done.edits.append(Withdraw(record.id, messages))
         return self.done

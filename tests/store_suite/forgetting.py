@@ -307,6 +307,16 @@ async def test_forget_scope_forgets_every_record_in_one_operation(
     assert await everything(bob, "bobs") == untouched
 
 
+async def test_forget_scope_redacts_receipts_that_only_met_a_record(ada: MemorySession) -> None:
+    await ada.remember("tea", operation_id="1")
+    await ada.remember("Tea", supersede="skip_equal", operation_id="met")
+    await ada.forget_scope()
+    receipts = [await ada.receipt(name) for name in ("1", "met")]
+    assert [receipt.redacted for receipt in receipts if receipt is not None] == [True, True]
+    assert (await ada.remember("anything", operation_id="met")).present == ()
+    assert await ada.count() == 0
+
+
 async def test_forget_scope_again_deletes_nothing_and_calls_listeners_again(store: Store, new_id: Ids) -> None:
     listener = Listener(failure=RuntimeError())
     memory = open_memory(store, on_forget=listener, new_id=new_id)

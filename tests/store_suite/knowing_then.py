@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from fakes import START, Clock, FakeEmbedder, ids, texts
+from fakes import START, Clock, FakeEmbedder, ids, texts, word_vector
 
 from vmem_core import Draft, MemorySession
 
@@ -115,6 +115,22 @@ async def test_a_text_of_then_is_compared_by_its_own_vector_only(seeing: MemoryS
     then = await seeing.recall("query", at_scope_revision=2)
     assert [(hit.record.text, hit.match) for hit in then] == [("old", "vector"), ("same", "vector")]
     assert {hit.record.text for hit in await seeing.recall("query", at_scope_revision=4)} == {"new", "same"}
+
+
+async def test_a_text_that_comes_back_brings_no_vector_of_an_earlier_revision_with_it(
+    seeing: MemorySession, ada: MemorySession, embedder: FakeEmbedder
+) -> None:
+    embedder.vectors["query"] = word_vector("tea", 8)
+    await seeing.remember("tea", id="a")
+    await ada.revise("a", text="coffee")
+    await ada.revise("a", text="tea")
+    found = [ids(await seeing.recall("query", at_scope_revision=n)) for n in (1, 2, 3)]
+    assert found == [["a"], [], []]
+    assert await seeing.recall("query") == []
+    await seeing.revise("a", text="tea", importance=0.5)
+    assert ids(await seeing.recall("query")) == ids(await seeing.recall("query", at_scope_revision=4)) == ["a"]
+    await ada.revise("a", kind="working")
+    assert ids(await seeing.recall("query", at_scope_revision=5)) == ["a"]
 
 
 async def test_ranking_of_then_uses_the_counts_of_then(ada: MemorySession) -> None:

@@ -260,7 +260,7 @@ async def test_a_forgotten_id_is_a_conflict_in_its_own_scope(ada: MemorySession)
 
 
 async def test_a_host_callables_own_exception_reaches_the_caller_with_nothing_written(
-    store: Store, embedder: FakeEmbedder
+    store: Store, embedder: FakeEmbedder, clock: Clock
 ) -> None:
     class HostError(Exception):
         pass
@@ -273,6 +273,12 @@ async def test_a_host_callables_own_exception_reaches_the_caller_with_nothing_wr
     with pytest.raises(HostError, match="mine"):
         await memory.remember("tea", operation_id="op")
     embedder.before = None
+
+    clock.failure = HostError("no time")
+    for call in (lambda: memory.remember("tea", operation_id="op"), memory.count, memory.list):
+        with pytest.raises(HostError, match="no time"):
+            await call()
+    clock.failure = None
 
     def no_id() -> str:
         raise HostError("no id")

@@ -42,13 +42,20 @@ class MemoryRow:
     key: int = 0
     tokens: bytes = b""
     vector: bytes | None = None
-    past_vectors: dict[str, bytes] = field(default_factory=dict)  # by the text they are of
+    vector_since: int = 0  # the first revision that the vector is of
+    past_vectors: list[tuple[int, int, bytes]] = field(default_factory=list)  # since, until, vector
     mentioned_by: list[int] = field(default_factory=list)
 
     @property
     def record(self) -> Record | None:
         """The current revision, or None if forgotten."""
         return None if self.forgotten else self.revisions[-1].record
+
+    def vector_of(self, revision: int) -> bytes | None:
+        """The vector of a revision's text, or None if it never had one."""
+        if self.vector is not None and self.vector_since <= revision:
+            return self.vector
+        return next((vector for since, until, vector in self.past_vectors if since <= revision <= until), None)
 
 
 @dataclass(slots=True)
@@ -109,6 +116,4 @@ def known_of(row: MemoryRow, search: Search) -> Known | None:
         known = revision if inside else known
     if known is None or known.record is None:
         return None
-    current, text = row.record, known.record.text
-    vector = row.vector if current is not None and current.text == text else row.past_vectors.get(text)
-    return Known(row.number, known.entry, known.record, vector)
+    return Known(row.number, known.entry, known.record, row.vector_of(known.record.revision))

@@ -6,6 +6,7 @@ ranking (``index.py``) or what a search means (``indexing.py``).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from vmem_core.values import to_micros
 
 _FAR: Final = 2**62
 _BLOCK_ROWS: Final = 8_192
+_Span = tuple[int, int, bytes]  # the revisions a vector is of, both inclusive, and the vector
 
 
 class Reader:
@@ -117,11 +119,12 @@ class Reader:
         until = _FAR if search.at_scope_revision is None else min(search.at_scope_revision, _FAR)
         at = _FAR if search.recorded_as_of is None else to_micros(search.recorded_as_of)
         rows = connection.execute(_sql.KNOWN, (*state.numbers, until, at, until, at)).fetchall()
-        vectors: dict[tuple[int, str], bytes] = {}
+        vectors: defaultdict[int, list[_Span]] = defaultdict(list)
         if state.generation is not None and search.vector is not None:
             found = connection.execute(_sql.known_vectors(state.generation.number), state.numbers * 2)
-            vectors = {(number, _sql.body_text(body)): vector for number, body, vector in found}
-        known = [_known(scope, row, vectors) for row in rows if _sql.is_kept(row[6])]
+            for number, *span in found:
+                vectors[number].append((span[0], span[1], span[2]))
+        known = [_known(scope, row, vectors[row[0]]) for row in rows if _sql.is_kept(row[6])]
         now = at if search.recorded_as_of is not None else _stamp_of(connection, state, until)
         hits = indexing.search_known(known, search, self._language, now, state.generation)
         return [Found(one.record, h.score, h.match, h.vector_rank, h.lexical_rank) for one, h in hits]
@@ -150,9 +153,10 @@ class Reader:
         return found
 
 
-def _known(scope: Scope, row: Sequence[Any], vectors: dict[tuple[int, str], bytes]) -> indexing.Known:
+def _known(scope: Scope, row: Sequence[Any], vectors: Sequence[_Span]) -> indexing.Known:
     record = _sql.load_record(scope, *row[2:7])
-    return indexing.Known(row[0], row[1], record, vectors.get((row[0], record.text)))
+    vector = next((v for since, until, v in vectors if since <= record.revision <= until), None)
+    return indexing.Known(row[0], row[1], record, vector)
 
 
 def _stamp_of(connection: Database, state: ScopeState, until: int) -> int:

@@ -137,28 +137,35 @@ def vectors_table(generation: int) -> str:
 
 
 def past_vectors_table(generation: int) -> str:
-    """The table of vectors that a changed text has left behind, by the last revision that had the text."""
+    """The table of vectors that a changed text has left behind, for what was known then."""
     return f"vmem_past_vectors_{int(generation)}"
 
 
-def create_vectors(generation: int) -> tuple[str, str]:
-    """The statements that make the tables of a generation's vectors."""
-    columns = "number integer primary key, revision integer not null, vector blob not null"
+def create_vectors(generation: int) -> tuple[str, ...]:
+    """The statements that make the tables of a generation's vectors.
+
+    A vector is of the revisions ``since`` to ``revision``, which have the same text.
+    """
+    columns = "since integer not null, revision integer not null, vector blob not null"
+    past = past_vectors_table(generation)
     return (
-        f"create table {vectors_table(generation)}({columns})",
-        f"create table {past_vectors_table(generation)}(entry integer primary key, vector blob not null)",
+        f"create table {vectors_table(generation)}(number integer primary key, {columns})",
+        f"create table {past}(entry integer primary key, number bigint not null, {columns})",
+        f"create index {past}_number on {past}(number)",
     )
 
 
-def put_vector(table: str) -> str:
-    """The statement that sets a record's vector."""
-    return f"""insert into {table}(number, revision, vector) values(?, ?, ?)
-      on conflict(number) do update set revision = excluded.revision, vector = excluded.vector"""
+def put_vector(generation: int, *, text_changed: bool) -> str:
+    """The statement that sets a record's vector: number, since, revision, vector."""
+    since = "excluded.since" if text_changed else "old.since"
+    return f"""insert into {vectors_table(generation)} as old(number, since, revision, vector) values(?, ?, ?, ?)
+      on conflict(number) do update set since = {since}, revision = excluded.revision, vector = excluded.vector"""
 
 
 def keep_past_vector(generation: int) -> str:
-    """The statement that sets a record's vector aside, for what was known then."""
-    return f"""insert into {past_vectors_table(generation)} select r.entry, v.vector
+    """The statement that sets a record's vector aside, before its text changes."""
+    return f"""insert into {past_vectors_table(generation)}(entry, number, since, revision, vector)
+      select r.entry, v.number, v.since, v.revision, v.vector
       from vmem_records r join {vectors_table(generation)} v on v.number = r.number where r.number = ?"""
 
 
@@ -166,18 +173,15 @@ def forget_vectors(generation: int) -> tuple[str, str]:
     """The statements that delete all vectors of a record."""
     return (
         f"delete from {vectors_table(generation)} where number = ?",
-        f"""delete from {past_vectors_table(generation)}
-          where entry in (select entry from vmem_revisions where number = ?)""",
+        f"delete from {past_vectors_table(generation)} where number = ?",
     )
 
 
 def known_vectors(generation: int) -> str:
-    """The statement that reads a scope's vectors, current and past ones, each with a body that has its text."""
-    return f"""select v.number, c.body, v.vector from {vectors_table(generation)} v
-        join vmem_records r on r.number = v.number join vmem_revisions c on c.entry = r.entry
-        where v.number between ? and ?
-      union all select c.number, c.body, p.vector from {past_vectors_table(generation)} p
-        join vmem_revisions c on c.entry = p.entry where c.number between ? and ?"""
+    """The statement that reads a scope's vectors, current and past ones, each with the revisions it is of."""
+    columns = "number, since, revision, vector"
+    return f"""select {columns} from {vectors_table(generation)} where number between ? and ?
+      union all select {columns} from {past_vectors_table(generation)} where number between ? and ?"""
 
 
 def scope_numbers(scope_id: int) -> tuple[int, int]:

@@ -40,8 +40,12 @@ def connect(path: str, busy_timeout: timedelta) -> StoreConnection:
         cached_statements=256,
     )
     # Freed bytes are zeroed, and no temporary file ever holds text.
-    for pragma in ("synchronous = full", "secure_delete = on", "temp_store = memory"):
-        connection.execute(f"pragma {pragma}")
+    try:
+        for pragma in ("synchronous = full", "secure_delete = on", "temp_store = memory"):
+            connection.execute(f"pragma {pragma}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

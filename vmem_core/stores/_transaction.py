@@ -249,10 +249,11 @@ def _write(connection: Database, write: Write, loaded: Loaded, changed: int, tok
 
 
 def _write_vector(connection: Database, write: Write, number: int, generation: int) -> None:
-    """A changed text never keeps the old vector; an unchanged one does, now bound to the new revision."""
+    """A changed text never keeps the old vector; an unchanged one does, now bound to the new revision too."""
     table, revision = _sql.vectors_table(generation), write.record.revision
     if write.vector is not None:
-        connection.execute(_sql.put_vector(table), (number, revision, write.vector))
+        statement = _sql.put_vector(generation, text_changed=write.text_changed)
+        connection.execute(statement, (number, revision, revision, write.vector))
     elif write.text_changed:
         if write.action != "create":
             connection.execute(f"delete from {table} where number = ?", (number,))

@@ -192,19 +192,24 @@ class InMemoryStore:
             scope.rows.append(row)
             self._rows[record.id] = row
         row = self._rows[record.id]
-        before = row.revisions[-1].record.text if row.revisions and row.revisions[-1].record else ""
         self._entries += 1
         row.revisions.append(RevisionRow(self._entries, record, record.scope_revision))
         if write.text_changed:
             scope.by_key[row.key].discard(row.number)
             row.key = text_key(record.text)
             scope.by_key[row.key].add(row.number)
-            if row.vector is not None:
-                row.past_vectors[before] = row.vector
-            row.tokens, row.vector = tokens[record.text], None
-        if write.vector is not None:
-            row.vector = write.vector
+            row.tokens = tokens[record.text]
+        self._set_vector(row, write)
         scope.changed.add(row.number)
+
+    def _set_vector(self, row: MemoryRow, write: Write) -> None:
+        """A changed text never keeps the old vector; an unchanged one does."""
+        if write.text_changed and row.vector is not None:
+            row.past_vectors.append((row.vector_since, write.record.revision - 1, row.vector))
+            row.vector = None
+        if write.vector is not None:
+            row.vector_since = write.record.revision if row.vector is None else row.vector_since
+            row.vector = write.vector
 
     def _forget(self, row: MemoryRow) -> None:
         row.scope.by_key[row.key].discard(row.number)

@@ -1,0 +1,176 @@
+"""A process dies in a hook of the middleware; another one resumes the run: one extraction, the same context.
+
+This file is also the program that dies and the one that resumes: ``python THIS_FILE MODE FOLDER WAY``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.tools import tool
+from langchain_fakes import DONE, asked, calling, in_thread, tool_call
+from langchain_memory import Witness, obedient, read_texts, session_of, stored
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from vmem_core import MemorySession, SqliteStore
+from vmem_langchain import MemoryMiddleware
+
+THREAD = in_thread("conversation-1")
+KILLED = 9
+QUESTION = "Where does Ada live?"
+
+
+class DiesAfterExtraction(MemoryMiddleware):
+    """Ends the process once the turn was read: committed, and no checkpoint knows."""
+
+    name = "MemoryMiddleware"
+
+    def after_agent(self, state: Any, runtime: Any) -> Any:
+        super().after_agent(state, runtime)
+        os._exit(KILLED)
+
+    async def aafter_agent(self, state: Any, runtime: Any) -> Any:
+        await super().aafter_agent(state, runtime)
+        os._exit(KILLED)
+
+
+class DiesInTheModel(AgentMiddleware[Any, Any]):
+    """Ends the process inside the model call, and says what the model was about to see."""
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        print(json.dumps(request.system_message.text), flush=True)
+        os._exit(KILLED)
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        self.wrap_model_call(request, handler)
+
+
+@tool
+def broken(query: str) -> str:
+    """A tool that takes the process down."""
+    os._exit(KILLED)
+
+
+# --- the program --------------------------------------------------------------------------------------------------
+
+
+def parts(mode: str, session: MemorySession) -> tuple[list[Any], Any]:
+    """Middleware and script of a mode."""
+    if mode == "die_after_extraction":
+        return [DiesAfterExtraction(session, tools=False)], [DONE]
+    ours = MemoryMiddleware(session, tools=False)
+    if mode == "die_in_the_model":
+        return [ours, DiesInTheModel()], [DONE]
+    if mode == "die_in_a_tool":
+        return [ours], [calling(tool_call("broken", {"query": "x"})), DONE]
+    return [ours], [DONE] * 9
+
+
+async def run(folder: Path, mode: str, way: str) -> None:
+    store, llm = SqliteStore(folder / "memory.db"), obedient()
+    middleware, script = parts(mode, session_of(store, llm=llm))
+    model = Witness(script=script)
+    given = None if mode == "resume" else asked("I like tea." if mode == "go_on" else QUESTION)
+    path = str(folder / "checkpoints.db")
+
+    def agent_of(saver: Any) -> Any:
+        return create_agent(model, [broken], middleware=middleware, checkpointer=saver)
+
+    if way == "sync":
+        with SqliteSaver.from_conn_string(path) as saver:
+            agent_of(saver).invoke(given, THREAD, durability="sync")
+    else:
+        async with AsyncSqliteSaver.from_conn_string(path) as saver:
+            await agent_of(saver).ainvoke(given, THREAD, durability="sync")
+    await store.close()
+    print(json.dumps({"read": read_texts(llm), "systems": model.systems}))
+
+
+# --- the tests ----------------------------------------------------------------------------------------------------
+
+WAYS = pytest.mark.parametrize("way", ["sync", "async"])
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Iterator[Any]:
+    store = SqliteStore(tmp_path / "memory.db")
+    yield session_of(store)
+    store.sync.close()
+
+
+def program(mode: str, folder: Path, way: str) -> Any:
+    """The last thing it prints."""
+    command = [sys.executable, "-W", "error", __file__, mode, str(folder), way]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == (KILLED if mode.startswith("die") else 0), done.stderr
+    lines = done.stdout.splitlines()
+    return json.loads(lines[-1]) if lines else None
+
+
+@WAYS
+def test_a_turn_read_before_a_crash_is_read_once(tmp_path: Path, memory: Any, way: str) -> None:
+    program("die_after_extraction", tmp_path, way)
+    before = memory.sync.list().records
+    assert [record.text for record in before] == [QUESTION]
+    revision = memory.sync.scope_revision()
+
+    resumed = program("resume", tmp_path, way)
+
+    assert resumed == {"read": [], "systems": []}
+    assert (memory.sync.list(status=None).records, memory.sync.scope_revision()) == (before, revision)
+    assert program("go_on", tmp_path, way)["read"] == [["I like tea."]]
+
+
+@WAYS
+def test_a_resumed_model_call_sees_what_the_first_one_saw(tmp_path: Path, memory: Any, way: str) -> None:
+    record = memory.sync.remember("Ada lives in Paris.").records[0]
+    seen = program("die_in_the_model", tmp_path, way)
+    assert "<<Ada lives in Paris.>>" in seen
+    memory.sync.revise(record.id, text="Ada lives in Rome.")
+    memory.sync.remember("Where does Ada live? In Rome, says Bob.")
+
+    resumed = program("resume", tmp_path, way)
+
+    assert resumed["systems"] == [seen]
+    assert program("go_on", tmp_path, way)["systems"] != [seen]  # another question, another context
+
+
+@WAYS
+def test_a_record_forgotten_between_crash_and_resume_reads_forgotten(tmp_path: Path, memory: Any, way: str) -> None:
+    record = memory.sync.remember("Ada lives in Paris.").records[0]
+    memory.sync.remember("Ada is where Bob is.")
+    program("die_in_the_model", tmp_path, way)
+    memory.sync.forget(record.id)
+
+    [system] = program("resume", tmp_path, way)["systems"]
+
+    assert f"[id={record.id} revision=1 origin=asserted] [forgotten]" in system
+    assert "<<Ada is where Bob is.>>" in system
+    assert "Paris" not in system
+    files = [*tmp_path.glob("checkpoints.db*")]
+    assert files
+    assert not [path for path in files if b"Paris" in path.read_bytes()]
+
+
+@WAYS
+def test_a_turn_that_took_the_process_down_is_read_by_the_next_one(tmp_path: Path, memory: Any, way: str) -> None:
+    program("die_in_a_tool", tmp_path, way)
+    assert stored(memory) == []
+    assert program("go_on", tmp_path, way)["read"] == [[QUESTION], ["I like tea."]]
+    assert stored(memory) == ["I like tea.", QUESTION]
+
+
+
+if __name__ == "__main__":
+    asyncio.run(run(Path(sys.argv[2]), sys.argv[1], sys.argv[3]))

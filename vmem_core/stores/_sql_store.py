@@ -1,0 +1,235 @@
+"""What both SQL stores are to a caller: opened on first use, closed, opened anew after a fork, and their reads.
+
+Owns the life of the engine that holds connections, and the reads that are one function in one snapshot. Does not own
+connections or transactions (``_sqlite.py``, ``_postgres.py``). Imports no driver.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from vmem_core import sync
+from vmem_core.clock import Clock
+from vmem_core.errors import StoreUnavailableError
+from vmem_core.operations import Operation
+from vmem_core.plan import Kept, Outcome, Survey
+from vmem_core.records import Record, Scope
+from vmem_core.results import Generation, Receipt
+from vmem_core.store import Found, Listing, Search
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
+
+
+class SqlGenerations:
+    """The generations of a SQL store's vectors."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+
+    async def active(self) -> Generation | None:
+        """The active generation, or None if no vector was ever stored."""
+        engine = self._store._opened()
+        found: Generation | None = await awaited(engine.read(lambda database, _: engine.see_generation(database)))
+        return found
+
+
+class SqlStore:
+    """The verbs of both SQL stores.
+
+    Args:
+        clock: Stamps commits, and expiry is judged by it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._probe: Callable[[str], None] = _no_probe
+        self._lock = threading.Lock()
+        self._engine: Any = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
+        self._closed = False
+
+    def _make_engine(self) -> Any:
+        """What holds the connections; imports the driver."""
+        raise NotImplementedError
+
+    async def _finish(self, engine: Any) -> None:
+        """Run what is queued and let go of the connections."""
+        raise NotImplementedError
+
+    @property
+    def embeddings(self) -> SqlGenerations:
+        """The generations of its vectors."""
+        return SqlGenerations(self)
+
+    @property
+    def sync(self) -> sync.Facade:
+        """The same verbs for threads, scripts and notebooks."""
+        return sync.facade(self)
+
+    @property
+    def known_generation(self) -> Generation | None:
+        """The active generation as last seen, without reading the store."""
+        return self._engine.generation if self._engine is not None else None
+
+    async def __aenter__(self) -> Self:
+        await self._read(lambda connection, _: None)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _opened(self) -> Any:
+        """The engine of this process: made on first use, and anew in a forked child."""
+        engine = self._engine
+        if engine is not None:
+            if engine.pid == os.getpid():
+                return engine
+            self._leave_parent()
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailableError("the store is closed; make a new one", retryable=False)
+            if self._engine is None:
+                self._engine = self._make_engine()
+                self._finalizer = weakref.finalize(self, type(self._engine).stop, self._engine)
+            return self._engine
+
+    def _leave_parent(self) -> None:
+        """In a forked child: the parent's threads are not here, and its lock may be held."""
+        _OF_PARENTS.append(self._engine)
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        self._lock = threading.Lock()
+        self._engine = None
+
+    async def _read(self, function: Callable[[Any, Any], Any]) -> Any:
+        return await awaited(self._opened().read(function))
+
+    async def close(self) -> None:
+        """Finish what is queued and let go of files and connections; calling it again does nothing."""
+        with self._lock:
+            self._closed = True
+            engine, self._engine = self._engine, None
+        if engine is not None and engine.pid == os.getpid():
+            await self._finish(engine)
+            if self._finalizer is not None:
+                self._finalizer.detach()
+
+    async def run(self, operation: Operation) -> Outcome:
+        """Decide an operation and apply its plan, in one transaction."""
+        outcome: Outcome = await awaited(self._opened().run(operation))
+        return outcome
+
+    async def replay(self, operation: Operation) -> Outcome | None:
+        """What ``run`` would answer if the operation was committed before; None if it was not."""
+        from vmem_core.stores import _transaction
+
+        clock = self._clock
+        found: Outcome | None = await self._read(
+            lambda connection, _: _transaction.replay(connection, operation, clock)
+        )
+        return found
+
+    async def search(self, scope: Scope, search: Search) -> list[Found]:
+        """The best hits, in order."""
+        found: list[Found] = await self._read(lambda connection, reader: reader.search(connection, scope, search))
+        return found
+
+    async def survey(self, scope: Scope, searches: Sequence[Search], equal_texts: Sequence[int]) -> Survey:
+        """The scope's revision, the best records of each search, and active records by text key, from one read."""
+        found: Survey = await self._read(
+            lambda connection, reader: reader.survey(connection, scope, searches, equal_texts)
+        )
+        return found
+
+    async def processed(self, scope: Scope, message_ids: Sequence[str]) -> frozenset[str]:
+        """Those of the messages that an extraction of this scope has read."""
+        from vmem_core.stores import _transaction
+
+        found: frozenset[str] = await self._read(
+            lambda connection, _: _transaction.processed(
+                connection, _transaction.load_state(connection, scope), message_ids
+            )
+        )
+        return found
+
+    async def get(self, scope: Scope, record_id: str) -> Record | None:
+        """The current revision, unless expired, forgotten, foreign or unknown."""
+        from vmem_core.stores import _transaction
+
+        clock = self._clock
+        found: Record | None = await self._read(
+            lambda connection, _: _transaction.get(connection, scope, record_id, clock)
+        )
+        return found
+
+    async def history(self, scope: Scope, record_id: str) -> list[Record]:
+        """All kept revisions, oldest first."""
+        from vmem_core.stores import _transaction
+
+        found: list[Record] = await self._read(lambda connection, _: _transaction.history(connection, scope, record_id))
+        return found
+
+    async def revisions(self, scope: Scope, wanted: Sequence[tuple[str, int]]) -> Sequence[Kept]:
+        """What is left of each wanted (record id, revision), in order, from one read."""
+        from vmem_core.stores import _transaction
+
+        found: Sequence[Kept] = await self._read(
+            lambda connection, _: _transaction.revisions(connection, scope, wanted)
+        )
+        return found
+
+    async def list(self, scope: Scope, listing: Listing) -> tuple[Sequence[Record], int | None]:
+        """A page, newest creation first, and the number to go on before."""
+        page: tuple[Sequence[Record], int | None] = await self._read(
+            lambda connection, reader: reader.list(connection, scope, listing)
+        )
+        return page
+
+    async def count(self, scope: Scope) -> int:
+        """How many records are active and unexpired."""
+        found: int = await self._read(lambda connection, reader: reader.count(connection, scope))
+        return found
+
+    async def receipt(self, scope: Scope, operation_id: str) -> Receipt | None:
+        """The receipt of an operation."""
+        from vmem_core.stores import _transaction
+
+        state = await self._read(lambda connection, _: _transaction.load_state(connection, scope, operation_id))
+        return state.stored.receipt if state.stored is not None else None
+
+    async def scope_revision(self, scope: Scope) -> int:
+        """How many operations were committed in the scope."""
+        from vmem_core.stores import _transaction
+
+        state = await self._read(lambda connection, _: _transaction.load_state(connection, scope))
+        revision: int = state.revision
+        return revision
+
+    async def scopes(self) -> Sequence[Scope]:
+        """Every scope that was ever written to, in the order of their keys."""
+        from vmem_core.stores import _transaction
+
+        found: Sequence[Scope] = await self._read(lambda connection, _: _transaction.scopes(connection))
+        return found
+
+
+# Engines inherited through a fork. To close them here would end what the parent still uses.
+_OF_PARENTS: list[object] = []
+
+
+def _no_probe(step: str) -> None:
+    """Tests put another in its place."""
+
+
+def awaited(future: Future[T]) -> Awaitable[T]:
+    """A future of a connection's thread, for whatever loop runs here."""
+    import asyncio
+
+    return asyncio.wrap_future(future)
