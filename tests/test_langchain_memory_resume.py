@@ -1,6 +1,6 @@
-"""A process dies in a hook of the middleware; another one resumes the run: one extraction, the same context.
+"""A process dies in a hook of the middleware; another one, ours, resumes the run: one extraction, the same context.
 
-This file is also the program that dies and the one that resumes: ``python THIS_FILE MODE FOLDER WAY``.
+This file is also the program that dies: ``python THIS_FILE MODE FOLDER WAY``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def parts(mode: str, session: MemorySession) -> tuple[list[Any], Any]:
     return [ours], [DONE] * 9
 
 
-async def run(folder: Path, mode: str, way: str) -> None:
+async def run(folder: Path, mode: str, way: str) -> dict[str, Any]:
     store, llm = SqliteStore(folder / "memory.db"), obedient()
     middleware, script = parts(mode, session_of(store, llm=llm))
     model = Witness(script=script)
@@ -94,7 +94,7 @@ async def run(folder: Path, mode: str, way: str) -> None:
         async with AsyncSqliteSaver.from_conn_string(path) as saver:
             await agent_of(saver).ainvoke(given, THREAD, durability="sync")
     await store.close()
-    print(json.dumps({"read": read_texts(llm), "systems": model.systems}))
+    return {"read": read_texts(llm), "systems": model.systems}
 
 
 # --- the tests ----------------------------------------------------------------------------------------------------
@@ -109,51 +109,51 @@ def memory(tmp_path: Path) -> Iterator[Any]:
     store.sync.close()
 
 
-def program(mode: str, folder: Path, way: str) -> Any:
-    """The last thing it prints."""
+def die(mode: str, folder: Path, way: str) -> Any:
+    """Another process begins the run and dies; what it printed."""
     command = [sys.executable, "-W", "error", __file__, mode, str(folder), way]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == (KILLED if mode.startswith("die") else 0), done.stderr
+    assert done.returncode == KILLED, done.stderr
     lines = done.stdout.splitlines()
     return json.loads(lines[-1]) if lines else None
 
 
 @WAYS
-def test_a_turn_read_before_a_crash_is_read_once(tmp_path: Path, memory: Any, way: str) -> None:
-    program("die_after_extraction", tmp_path, way)
-    before = memory.sync.list().records
+async def test_a_turn_read_before_a_crash_is_read_once(tmp_path: Path, memory: Any, way: str) -> None:
+    die("die_after_extraction", tmp_path, way)
+    before = await memory.list().records
     assert [record.text for record in before] == [QUESTION]
-    revision = memory.sync.scope_revision()
+    revision = await memory.scope_revision()
 
-    resumed = program("resume", tmp_path, way)
+    resumed = (await run(tmp_path, "resume", way))
 
     assert resumed == {"read": [], "systems": []}
-    assert (memory.sync.list(status=None).records, memory.sync.scope_revision()) == (before, revision)
-    assert program("go_on", tmp_path, way)["read"] == [["I like tea."]]
+    assert (await memory.list(status=None).records, await memory.scope_revision()) == (before, revision)
+    assert (await run(tmp_path, "go_on", way))["read"] == [["I like tea."]]
 
 
 @WAYS
-def test_a_resumed_model_call_sees_what_the_first_one_saw(tmp_path: Path, memory: Any, way: str) -> None:
-    record = memory.sync.remember("Ada lives in Paris.").records[0]
-    seen = program("die_in_the_model", tmp_path, way)
+async def test_a_resumed_model_call_sees_what_the_first_one_saw(tmp_path: Path, memory: Any, way: str) -> None:
+    record = await memory.remember("Ada lives in Paris.").records[0]
+    seen = die("die_in_the_model", tmp_path, way)
     assert "<<Ada lives in Paris.>>" in seen
-    memory.sync.revise(record.id, text="Ada lives in Rome.")
-    memory.sync.remember("Where does Ada live? In Rome, says Bob.")
+    await memory.revise(record.id, text="Ada lives in Rome.")
+    await memory.remember("Where does Ada live? In Rome, says Bob.")
 
-    resumed = program("resume", tmp_path, way)
+    resumed = (await run(tmp_path, "resume", way))
 
     assert resumed["systems"] == [seen]
-    assert program("go_on", tmp_path, way)["systems"] != [seen]  # another question, another context
+    assert (await run(tmp_path, "go_on", way))["systems"] != [seen]  # another question, another context
 
 
 @WAYS
-def test_a_record_forgotten_between_crash_and_resume_reads_forgotten(tmp_path: Path, memory: Any, way: str) -> None:
-    record = memory.sync.remember("Ada lives in Paris.").records[0]
-    memory.sync.remember("Ada is where Bob is.")
-    program("die_in_the_model", tmp_path, way)
-    memory.sync.forget(record.id)
+async def test_a_record_forgotten_between_crash_and_resume_reads_forgotten(tmp_path: Path, memory: Any, way: str) -> None:
+    record = await memory.remember("Ada lives in Paris.").records[0]
+    await memory.remember("Ada is where Bob is.")
+    die("die_in_the_model", tmp_path, way)
+    await memory.forget(record.id)
 
-    [system] = program("resume", tmp_path, way)["systems"]
+    [system] = (await run(tmp_path, "resume", way))["systems"]
 
     assert f"[id={record.id} revision=1 origin=asserted] [forgotten]" in system
     assert "<<Ada is where Bob is.>>" in system
@@ -164,10 +164,10 @@ def test_a_record_forgotten_between_crash_and_resume_reads_forgotten(tmp_path: P
 
 
 @WAYS
-def test_a_turn_that_took_the_process_down_is_read_by_the_next_one(tmp_path: Path, memory: Any, way: str) -> None:
-    program("die_in_a_tool", tmp_path, way)
+async def test_a_turn_that_took_the_process_down_is_read_by_the_next_one(tmp_path: Path, memory: Any, way: str) -> None:
+    die("die_in_a_tool", tmp_path, way)
     assert stored(memory) == []
-    assert program("go_on", tmp_path, way)["read"] == [[QUESTION], ["I like tea."]]
+    assert (await run(tmp_path, "go_on", way))["read"] == [[QUESTION], ["I like tea."]]
     assert stored(memory) == ["I like tea.", QUESTION]
 
 

@@ -332,9 +332,17 @@ async def test_forget_scope_again_deletes_nothing_and_calls_listeners_again(stor
     assert again.redaction == "complete"
     assert await memory.get(late.id) == late
     listener.log.clear()
+    await memory.remember("water", id="own")
+    await memory.forget("own")
+    listener.log.clear()
+    await memory.forget_scope(operation_id="all")
+    assert [event.record_id for event in listener.events] == ["r1", "r2"]
+    listener.log.clear()
     new = await memory.forget_scope()
     assert (new.record_ids, new.receipt.changes) == (("r3",), (Change("r3", 1, "forget"),))
-    assert [(e.record_id, e.revisions) for e in listener.events] == [("r1", ()), ("r2", ()), ("r3", (1,))]
+    assert [(e.record_id, e.revisions) for e in listener.events] == [
+        ("r1", ()), ("r2", ()), ("r3", (1,)), ("own", ())
+    ]  # fmt: skip
 
 
 async def test_forget_scope_of_an_empty_scope_writes_a_receipt_only(ada: MemorySession, bob: MemorySession) -> None:

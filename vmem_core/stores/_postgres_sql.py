@@ -86,6 +86,7 @@ def translate(statement: str, schema: str) -> str:
     'select 1 from "public".vmem_scopes where scope_key = %s'
     """
     text = _OWN.get(statement, statement)
+    text = re.sub(r"create index \w+ on", "create index on", text)  # named by the database, inside the schema
     text = _LIST.sub(_array, text)
     text = _TABLE.sub(lambda match: f"{schema}.{match[0]}", text)
     text = text.replace("integer primary key", "bigint primary key").replace("vector blob", "vector bytea")
