@@ -17,7 +17,7 @@ import pytest
 pytest.register_assert_rewrite("store_suite", "fakes")
 
 from fakes import Clock  # noqa: E402 - after the line above, so that its asserts explain themselves
-from store_suite.fixtures import ada, bob, clock, embedder, new_id, seeing  # noqa: E402, F401
+from store_suite.fixtures import ada, bob, clock, embedder, new_id, scrubs_at_once, seeing  # noqa: E402, F401
 
 from vmem_core import InMemoryStore, SqliteStore  # noqa: E402
 

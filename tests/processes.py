@@ -18,12 +18,9 @@ PATIENCE = 50  # seconds until a script that hangs fails its test; no test waits
 
 # What every script begins with. argv: the store's file, then what the test hands over.
 OPENING = """
-import asyncio, json, os, signal, sys, threading
-from datetime import timedelta
-from vmem_core import *
+import json, os, signal, sys, threading
 
 PATH, ARGS = sys.argv[1], sys.argv[2:]
-SCOPE = Scope(user_id="ada")
 
 def say(value=None):
     print(json.dumps(value), flush=True)
@@ -32,20 +29,37 @@ def wait():
     "Until the test goes on."
     assert sys.stdin.readline() == "go\\n"
 """
+LIBRARY = """
+import asyncio
+from datetime import timedelta
+from vmem_core import *
+
+SCOPE = Scope(user_id="ada")
+"""
 
 
 class Script:
     """A running script. Leaving the block ends it, by force if it has to be.
 
     Args:
-        code: Follows ``OPENING``.
+        code: Follows ``OPENING``, and ``LIBRARY`` if it is wanted.
         path: The store's file.
         arguments: What the script finds in ``ARGS``.
+        library: Whether it imports the library, which takes a while.
+        environment: Its environment; None: that of the tests.
     """
 
-    def __init__(self, code: str, path: Path, *arguments: object, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        code: str,
+        path: Path,
+        *arguments: object,
+        library: bool = True,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        code = OPENING + (LIBRARY if library else "") + textwrap.dedent(code)
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", OPENING + textwrap.dedent(code), str(path), *map(str, arguments)],
+            [sys.executable, "-W", "error", "-c", code, str(path), *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -393,6 +393,17 @@ async def test_a_refusal_or_an_empty_reply_is_no_memory_and_is_asked_only_once(s
     assert notes(await memory.extract([TEA])) == {"already_processed": 1, "nothing_readable": 1}
 
 
+@pytest.mark.parametrize("reply", [object(), 7, b"{}", LLMReply(object())])  # type: ignore[arg-type]
+async def test_a_reply_that_is_no_text_is_the_hosts_mistake_and_not_a_refusal(store: Store, reply: Any) -> None:
+    """A framework's message, handed on as it is, must not pass for "nothing to remember"."""
+    memory = open_memory(store, llm=FakeLLM([reply, facts("Ada likes tea")]))
+    error = await refusal(memory.extract([TEA], operation_id="op"))
+    assert isinstance(error, InvalidRequestError)
+    assert error.path == "llm"
+    assert (await memory.scope_revision(), await memory.receipt("op")) == (0, None)
+    assert texts((await memory.extract([TEA], operation_id="op")).records) == ["Ada likes tea"]
+
+
 async def test_what_was_not_understood_or_too_much_is_noted_and_the_rest_stored(store: Store) -> None:
     found = [{"no": "text"}, None, *(fact(f"fact {number}") for number in range(10_000))]
     llm = FakeLLM(json.dumps({"facts": found}))
@@ -562,8 +573,7 @@ async def test_two_racing_extractions_of_one_transcript_make_nothing_twice(store
 @pytest.mark.parametrize("supersede", ["add", "reconcile"])
 async def test_facts_in_other_words_of_a_racing_extraction_are_dropped_too(store: Store, supersede: Any) -> None:
     gate = Gate()
-    llm = FakeLLM(facts(fact("Ada is fond of tea", "s0")), obey, before=gate)
-    slow = open_memory(store, llm=llm)
+    slow = open_memory(store, llm=FakeLLM(facts(fact("Ada is fond of tea", "s0")), obey, before=gate))
     behind = asyncio.create_task(slow.extract([TEA], supersede=supersede))
     await gate.arrived.wait()
     await open_memory(store, llm=FakeLLM(obey, obey)).extract([TEA], supersede=supersede)
@@ -571,7 +581,24 @@ async def test_facts_in_other_words_of_a_racing_extraction_are_dropped_too(store
     written = await behind
     assert (written.records, notes(written)) == ((), {"already_processed": 1})
     assert await slow.count() == 1
-    assert llm.tasks == ["extract"]  # nothing was left to decide
+
+
+async def test_a_plan_that_is_remade_asks_nothing_of_what_others_have_read_meanwhile(store: Store) -> None:
+    await open_memory(store).remember("Ada likes milk")
+    gate = Gate()
+
+    async def hold_reconciliation(prompt: Prompt) -> None:
+        if prompt.system.startswith("You reconcile"):
+            await gate(prompt)
+
+    llm = FakeLLM(facts(fact("Ada likes tea", "s0")), obey, before=hold_reconciliation)
+    behind = asyncio.create_task(open_memory(store, llm=llm).extract([TEA]))
+    await gate.arrived.wait()
+    await open_memory(store).extract([TEA], infer=False)
+    gate.opened.set()
+    written = await behind
+    assert (written.records, notes(written), written.conflict_retries) == ((), {"already_processed": 1}, 1)
+    assert llm.tasks == ["extract", "reconcile"]
 
 
 async def test_twenty_racing_extractions_of_one_message_make_one_record(store: Store) -> None:

@@ -10,16 +10,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import texts
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.tools import tool
 from langchain_fakes import DONE, asked, calling, in_thread, tool_call
-from langchain_memory import Witness, obedient, read_texts, session_of, stored
+from langchain_memory import Witness, obedient, read_texts, session_of
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
@@ -103,10 +104,15 @@ WAYS = pytest.mark.parametrize("way", ["sync", "async"])
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Iterator[Any]:
+async def memory(tmp_path: Path) -> AsyncIterator[MemorySession]:
     store = SqliteStore(tmp_path / "memory.db")
     yield session_of(store)
-    store.sync.close()
+    await store.close()
+
+
+def checkpointed(folder: Path) -> bytes:
+    """All bytes that LangGraph kept."""
+    return b"".join(path.read_bytes() for path in folder.glob("checkpoints.db*"))
 
 
 def die(mode: str, folder: Path, way: str) -> Any:
@@ -119,36 +125,40 @@ def die(mode: str, folder: Path, way: str) -> Any:
 
 
 @WAYS
-async def test_a_turn_read_before_a_crash_is_read_once(tmp_path: Path, memory: Any, way: str) -> None:
+async def test_a_turn_read_before_a_crash_is_read_once(tmp_path: Path, memory: MemorySession, way: str) -> None:
     die("die_after_extraction", tmp_path, way)
-    before = await memory.list().records
+    before = (await memory.list()).records
     assert [record.text for record in before] == [QUESTION]
     revision = await memory.scope_revision()
 
-    resumed = (await run(tmp_path, "resume", way))
+    resumed = await run(tmp_path, "resume", way)
 
     assert resumed == {"read": [], "systems": []}
-    assert (await memory.list(status=None).records, await memory.scope_revision()) == (before, revision)
+    assert ((await memory.list(status=None)).records, await memory.scope_revision()) == (before, revision)
     assert (await run(tmp_path, "go_on", way))["read"] == [["I like tea."]]
 
 
 @WAYS
-async def test_a_resumed_model_call_sees_what_the_first_one_saw(tmp_path: Path, memory: Any, way: str) -> None:
-    record = await memory.remember("Ada lives in Paris.").records[0]
+async def test_a_resumed_model_call_sees_what_the_first_one_saw(
+    tmp_path: Path, memory: MemorySession, way: str
+) -> None:
+    record = (await memory.remember("Ada lives in Paris.")).records[0]
     seen = die("die_in_the_model", tmp_path, way)
     assert "<<Ada lives in Paris.>>" in seen
     await memory.revise(record.id, text="Ada lives in Rome.")
     await memory.remember("Where does Ada live? In Rome, says Bob.")
 
-    resumed = (await run(tmp_path, "resume", way))
+    resumed = await run(tmp_path, "resume", way)
 
     assert resumed["systems"] == [seen]
     assert (await run(tmp_path, "go_on", way))["systems"] != [seen]  # another question, another context
 
 
 @WAYS
-async def test_a_record_forgotten_between_crash_and_resume_reads_forgotten(tmp_path: Path, memory: Any, way: str) -> None:
-    record = await memory.remember("Ada lives in Paris.").records[0]
+async def test_a_record_forgotten_between_crash_and_resume_reads_forgotten(
+    tmp_path: Path, memory: MemorySession, way: str
+) -> None:
+    record = (await memory.remember("Ada lives in Paris.")).records[0]
     await memory.remember("Ada is where Bob is.")
     die("die_in_the_model", tmp_path, way)
     await memory.forget(record.id)
@@ -158,18 +168,18 @@ async def test_a_record_forgotten_between_crash_and_resume_reads_forgotten(tmp_p
     assert f"[id={record.id} revision=1 origin=asserted] [forgotten]" in system
     assert "<<Ada is where Bob is.>>" in system
     assert "Paris" not in system
-    files = [*tmp_path.glob("checkpoints.db*")]
-    assert files
-    assert not [path for path in files if b"Paris" in path.read_bytes()]
+    assert b"Paris" not in checkpointed(tmp_path)
+    assert record.id.encode() in checkpointed(tmp_path)
 
 
 @WAYS
-async def test_a_turn_that_took_the_process_down_is_read_by_the_next_one(tmp_path: Path, memory: Any, way: str) -> None:
+async def test_a_turn_that_took_the_process_down_is_read_by_the_next_one(
+    tmp_path: Path, memory: MemorySession, way: str
+) -> None:
     die("die_in_a_tool", tmp_path, way)
-    assert stored(memory) == []
+    assert await memory.count() == 0
     assert (await run(tmp_path, "go_on", way))["read"] == [[QUESTION], ["I like tea."]]
-    assert stored(memory) == ["I like tea.", QUESTION]
-
+    assert sorted(texts((await memory.list()).records)) == ["I like tea.", QUESTION]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import subprocess
 import sys
 import threading
@@ -60,6 +59,10 @@ def remembering(*texts: str, llm: Any = None, **more: Any) -> MemorySession:
     for text in texts:
         session.sync.remember(text, supersede="add")
     return session
+
+
+def all_read(llm: FakeLLM) -> list[str]:
+    return [text for texts in read_texts(llm) for text in texts]
 
 
 # --- what the model sees ------------------------------------------------------------------------------------------
@@ -144,10 +147,10 @@ async def test_no_stream_and_no_state_holds_the_text_of_a_record(way: str) -> No
 
     def think(messages: Any) -> AIMessage:
         extracts = messages[0].content.startswith("You extract")
-        return AIMessage(facts("FACT-4711 of Ada") if extracts else decisions(add("FACT-4711 of Ada")))
+        return AIMessage(facts("FACT-QZXW of Ada") if extracts else decisions(add("FACT-QZXW of Ada")))
 
     session = session_of(InMemoryStore(), llm=LangChainLLM(Witness(script=[think])))
-    session.sync.remember("SECRET-4711 of Ada", supersede="add")
+    session.sync.remember("SECRET-QZXW of Ada", supersede="add")
     call = calling(tool_call("lookup_order", {"number": 7}))
     agent, model = agent_with(session, call, tools=[lookup_order], checkpointer=InMemorySaver())
     modes = ["values", "updates", "messages", "debug", "tasks", "checkpoints", "custom"]
@@ -158,10 +161,10 @@ async def test_no_stream_and_no_state_holds_the_text_of_a_record(way: str) -> No
         streamed = [part async for part in agent.astream(given, T1, stream_mode=modes, subgraphs=True)]
     seen = [repr(streamed), repr(agent.get_state(T1)), repr(list(agent.get_state_history(T1))), repr(agent.invoke(
         asked("And of Bob?"), T1))]  # fmt: skip
-    assert "SECRET-4711" in model.systems[0]
-    assert "FACT-4711 of Ada" in stored(session)
+    assert "SECRET-QZXW" in model.systems[0]
+    assert "FACT-QZXW of Ada" in stored(session)
     assert {part[1] for part in streamed} >= {"values", "updates", "messages", "debug", "tasks", "checkpoints"}
-    assert [text.count("4711") for text in seen] == [0, 0, 0, 0]
+    assert [text.count("QZXW") for text in seen] == [0, 0, 0, 0]
     state = agent.get_state(T1).values
     assert set(state) == {"messages", "vmem_context", "vmem_extracted"}
     assert set(state["vmem_context"]["package"]) == {"items", "omitted", "scope_revision"}
@@ -291,7 +294,7 @@ async def test_a_turn_that_was_left_interrupted_is_read_when_the_next_begins() -
     agent.invoke(asked("Where is it?"), T1)
     agent.invoke(asked("Never mind, I am Ada."), T1)
     assert read_texts(llm)[0] == ["Where is it?"]
-    assert sorted(sum(read_texts(llm), [])) == ["Never mind, I am Ada.", "Where is it?"]
+    assert sorted(all_read(llm)) == ["Never mind, I am Ada.", "Where is it?"]
 
 
 # --- histories that are cut ---------------------------------------------------------------------------------------
@@ -333,7 +336,7 @@ async def test_a_turn_that_is_summarized_before_it_ends_is_read_all_the_same(way
     assert "I am Ada." not in [message.content for message in result["messages"]]
     await run(agent, asked("I like tea."), way=way)
     await run(agent, asked("I own a boat."), way=way)
-    texts = sum(read_texts(llm), [])
+    texts = all_read(llm)
     assert texts[0] == "I am Ada."
     assert sorted(texts) == sorted(set(texts))  # nothing twice
     assert {"I am Ada.", "I like tea.", "I own a boat."} <= set(texts)
@@ -360,7 +363,7 @@ async def test_what_the_host_took_out_of_a_turn_that_failed_is_not_read() -> Non
         remembering(llm=llm), calling(tool_call("broken", {"query": "x"})), tools=[broken], checkpointer=InMemorySaver()
     )
     with pytest.raises(ConnectionError):
-        agent.invoke(asked("My PIN is 4711."), T1)
+        agent.invoke(asked("My PIN is QZXW."), T1)
     model.script = [DONE]
     for message in agent.get_state(T1).values["messages"]:
         agent.update_state(T1, {"messages": [RemoveMessage(id=message.id)]})
@@ -621,7 +624,7 @@ async def test_without_a_session_there_is_no_memory_and_the_turn_goes_on(way: st
 
 
 async def test_a_thread_that_one_user_began_shows_another_nothing() -> None:
-    store, resolver = two_users()
+    resolver = two_users()[1]
     agent, model = agent_with(resolver, checkpointer=InMemorySaver())
     question = {"messages": [HumanMessage("The SECRET?", id="q")]}
     agent.invoke(question, in_thread("t1", user_id="ada"))
@@ -723,4 +726,3 @@ def test_the_tools_of_the_host_and_the_middlewares_own_go_together() -> None:
     session = remembering()
     agent, _ = agent_with(session, tools=create_memory_tools(session, prefix="notes"), memory={"tools": True})
     assert agent.invoke(asked())["messages"][-1].content == "done"
-    assert logging.getLogger("vmem_langchain").handlers

@@ -1,11 +1,9 @@
-"""A store's life: loops that close under it, threads, ends without close, forks, and what comes after close."""
+"""A store and its callers: loops that close under it, threads, and what comes after close."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import json
-import sqlite3
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 from fakes import ADA, FakeEmbedder, open_memory, refusal
-from processes import Script, run_script
+from sqlite_fakes import gated, kept_texts, names, queued
 
 from vmem_core import SqliteStore, StoreUnavailableError
 
@@ -25,56 +23,21 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "memory.db"
 
 
-def kept(path: Path) -> list[str]:
-    """The texts in the file, oldest first."""
-    connection = sqlite3.connect(path)
-    try:
-        assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
-        return [json.loads(row[0])["text"] for row in connection.execute("select body from vmem_revisions")]
-    finally:
-        connection.close()
-
-
-class Hold:
-    """A probe that holds the writing thread at a step, once."""
-
-    def __init__(self, step: str = "loaded") -> None:
-        self.step, self.reached, self.opened = step, threading.Event(), threading.Event()
-
-    def __call__(self, step: str) -> None:
-        if step == self.step and not self.reached.is_set():
-            self.reached.set()
-            self.opened.wait()
-
-
-def held(path: Path, step: str = "loaded") -> tuple[SqliteStore, Hold]:
-    store, hold = SqliteStore(path), Hold(step)
-    store._probe = hold
-    return store, hold
-
-
-async def queued(store: SqliteStore, *writes: Awaitable[Any]) -> list[asyncio.Future[Any]]:
-    """Writes that all wait in the queue of a store whose writing thread is held."""
-    tasks = [asyncio.ensure_future(write) for write in writes]
-    while len(store._opened()._pending) < len(tasks):
-        await asyncio.sleep(0)
-    return tasks
-
-
 # --- event loops ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", ["loaded", "before commit", "after commit"])
 def test_a_loop_that_closes_with_a_call_in_flight_harms_no_later_call(path: Path, step: str) -> None:
-    store, hold = held(path, step)
+    store, gate = gated(path)
+    gate.hold(step)
     memory = open_memory(store)
 
     async def leave() -> None:
         asyncio.ensure_future(memory.remember("Ada likes tea.", operation_id="k"))  # noqa: RUF006 - left behind
-        await asyncio.to_thread(hold.reached.wait)
+        await gate.reached()
 
     asyncio.run(leave())
-    hold.opened.set()
+    gate.open()
 
     async def go_on() -> tuple[bool, int]:
         again = await memory.remember("Ada likes tea.", operation_id="k")
@@ -88,13 +51,14 @@ def test_a_loop_that_closes_with_a_call_in_flight_harms_no_later_call(path: Path
 def test_a_loop_that_is_closed_without_cancelling_its_tasks_harms_no_later_call(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store, hold = held(path)
+    store, gate = gated(path)
+    gate.hold("loaded")
     memory = open_memory(store)
     loop = asyncio.new_event_loop()
     tasks = [loop.create_task(memory.remember(f"Zanzibar {n}", operation_id=f"o{n}")) for n in range(3)]
-    loop.run_until_complete(asyncio.to_thread(hold.reached.wait))
+    loop.run_until_complete(gate.reached())
     loop.close()
-    hold.opened.set()
+    gate.open()
     assert memory.sync.count() == 3
     assert [memory.sync.remember(f"Zanzibar {n}", operation_id=f"o{n}").replayed for n in range(3)] == [True] * 3
     store.sync.close()
@@ -147,9 +111,7 @@ CALLS: dict[str, Callable[[Any], Awaitable[Any]]] = {
 
 @pytest.mark.parametrize("used", [True, False], ids=["used", "never used"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-async def test_after_close_every_call_is_refused(
-    store: Any, call: Callable[[Any], Awaitable[Any]], used: bool
-) -> None:
+async def test_after_close_every_call_is_refused(store: Any, call: Callable[[Any], Awaitable[Any]], used: bool) -> None:
     if used:
         await open_memory(store).remember("Ada likes tea.", id="r1")
     await store.close()
@@ -161,35 +123,37 @@ async def test_after_close_every_call_is_refused(
 
 
 async def test_close_waits_for_what_is_queued(path: Path) -> None:
-    store, hold = held(path)
+    store, gate = gated(path)
+    gate.hold("loaded")
     memory = open_memory(store)
     first = asyncio.ensure_future(memory.remember("the one before"))
-    await asyncio.to_thread(hold.reached.wait)
+    await gate.reached()
     tasks = await queued(store, *(memory.remember(f"fact {n}") for n in range(50)))
     reads = [asyncio.ensure_future(memory.count()) for _ in range(3)]
     closing = asyncio.ensure_future(store.close())
     await asyncio.sleep(0)
     assert isinstance(await refusal(memory.remember("too late")), StoreUnavailableError)
-    hold.opened.set()
+    gate.open()
     await closing
     answers = await asyncio.gather(first, *tasks)
     assert [answer.receipt.scope_revision for answer in answers] == list(range(1, 52))
     counts = await asyncio.gather(*reads)
     assert all(0 <= count <= 51 for count in counts)
-    assert kept(path) == ["the one before", *(f"fact {n}" for n in range(50))]
+    assert kept_texts(path) == ["the one before", *(f"fact {n}" for n in range(50))]
 
 
 async def test_a_close_that_is_cancelled_closes_all_the_same(path: Path) -> None:
-    store, hold = held(path)
+    store, gate = gated(path)
+    gate.hold("loaded")
     first = asyncio.ensure_future(open_memory(store).remember("Ada likes tea."))
-    await asyncio.to_thread(hold.reached.wait)
+    await gate.reached()
     engine = store._opened()
     closing = asyncio.ensure_future(store.close())
     await asyncio.sleep(0)
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    hold.opened.set()
+    gate.open()
     assert (await first).receipt.scope_revision == 1
     assert isinstance(await refusal(open_memory(store).count()), StoreUnavailableError)
     ended = weakref.ref(store)
@@ -223,7 +187,7 @@ def test_a_store_closed_by_one_thread_under_the_writes_of_others_tells_each_the_
             store.sync.close()
             told = [text for part in parts for text in part.result()]
         assert len(told) >= 20
-        assert sorted(told) == sorted(text for text in kept(path) if text.endswith(f"in {turn}"))
+        assert sorted(told) == sorted(text for text in kept_texts(path) if text.endswith(f"in {turn}"))
 
 
 async def test_a_call_that_got_hold_of_the_file_just_before_it_was_closed_is_refused(path: Path) -> None:
@@ -246,245 +210,5 @@ def test_a_store_that_nobody_refers_to_any_more_closes_its_file_and_ends_its_thr
     del store, memory
     gc.collect()
     assert not any(thread.is_alive() for thread in threads)
-    assert [one.name for one in path.parent.iterdir()] == ["memory.db"]  # the log went into the file
-    assert kept(path) == ["Ada likes tea."]
-
-
-# --- a process that ends ----------------------------------------------------------------------------------------------
-
-WRITES = """
-store = SqliteStore(PATH)
-memory = MemorySession(store, SCOPE)
-memory.sync.remember("acknowledged")
-memory.sync.recall("acknowledged")
-"""
-QUEUED = """
-held, opened = threading.Event(), threading.Event()
-
-def probe(step):
-    held.set()
-    opened.wait()
-
-store = SqliteStore(PATH)
-store._probe = probe
-memory = MemorySession(store, SCOPE)
-engine = store._opened()
-run = engine.run
-started = threading.Semaphore(0)
-
-def note(operation):
-    future = run(operation)
-    started.release()
-    return future
-
-engine.run = note
-for n in range(40):
-    threading.Thread(target=memory.sync.remember, args=[f"queued {n}"], daemon=True).start()
-for n in range(40):
-    started.acquire()
-held.wait()
-opened.set()
-"""
-ASYNC = """
-async def main():
-    global memory
-    memory = MemorySession(SqliteStore(PATH), SCOPE)
-    await asyncio.gather(*(memory.remember(f"async {n}") for n in range(10)))
-    await memory.recall("async")
-
-asyncio.run(main())
-"""
-ENDS = {
-    "at its last line": ("", 0),
-    "by sys.exit": ("sys.exit(3)", 3),
-    "by an exception": ("sys.excepthook = lambda *error: None\nraise ValueError", 1),
-    "with the store in a cycle": ("cycle = [store]; cycle.append(cycle); del store, memory", 0),
-}
-
-
-@pytest.mark.parametrize("how", ENDS)
-def test_a_process_that_forgets_close_ends_and_what_it_wrote_is_there(path: Path, how: str) -> None:
-    code, status = ENDS[how]
-    with Script(WRITES + code, path) as script:
-        assert script.end(status) == []
-    assert kept(path) == ["acknowledged"]
-    assert [one.name for one in path.parent.iterdir()] == ["memory.db"]
-
-
-@pytest.mark.parametrize("how", ["at its last line", "by sys.exit", "by an exception"])
-def test_writes_that_are_still_queued_when_a_process_ends_are_there(path: Path, how: str) -> None:
-    code, status = ENDS[how]
-    with Script(QUEUED + code, path) as script:
-        script.end(status)
-    assert sorted(kept(path)) == sorted(f"queued {n}" for n in range(40))
-
-
-def test_an_async_process_that_forgets_close_ends(path: Path) -> None:
-    assert run_script(ASYNC, path) == []
-    assert sorted(kept(path)) == [f"async {n}" for n in range(10)]
-
-
-def test_close_may_be_registered_for_the_end_of_the_process(path: Path) -> None:
-    assert run_script(WRITES + "import atexit\natexit.register(store.sync.close)", path) == []
-    assert kept(path) == ["acknowledged"]
-
-
-LATE = """
-import atexit
-
-def late():
-    try:
-        memory.sync.remember("at the very end")
-    except StoreUnavailableError:
-        say("refused")
-
-atexit.register(late)  # before the store is opened, so that it runs after the store was closed
-"""
-
-
-def test_a_write_after_the_end_has_begun_is_refused_instead_of_waiting_for_ever(path: Path) -> None:
-    assert run_script(LATE + WRITES, path) == ['"refused"']
-    assert kept(path) == ["acknowledged"]
-
-
-# --- fork -------------------------------------------------------------------------------------------------------------
-
-FORK = """
-import warnings
-warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons warn of a fork beside threads: that is the point
-
-def fork(child):
-    "A child that runs a function and ends like any process, atexit handlers included; its exit code."
-    if (pid := os.fork()) == 0:
-        try:
-            child()
-        except SystemExit:
-            raise
-        except BaseException as error:
-            print("child:", repr(error), file=sys.stderr, flush=True)
-            os._exit(9)
-        sys.exit(0)
-    return pid
-
-def join(pid):
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-"""
-CHILD_WRITES = """
-def child():
-    memory.sync.remember("of the child")
-    assert len(memory.sync.recall("of the", top_k=9)) >= 1
-
-pid = fork(child)
-memory.sync.remember("of the parent")
-say(join(pid))
-memory.sync.remember("after")
-say([memory.sync.count(), memory.sync.scope_revision()])
-"""
-
-
-@pytest.mark.parametrize("opened", [WRITES, WRITES.replace("memory.sync", "# memory.sync")], ids=["open", "not open"])
-def test_a_forked_child_opens_the_file_anew_and_both_go_on(path: Path, opened: str) -> None:
-    before = opened == WRITES
-    assert run_script(FORK + opened + CHILD_WRITES, path) == ["0", json.dumps([3 + before, 3 + before])]
-    assert sorted(kept(path)) == sorted([*["acknowledged"][:before], "of the child", "of the parent", "after"])
-
-
-PARENT_CLOSES = """
-read, write = os.pipe()
-parent_read, child_write = os.pipe()
-
-def child():
-    memory.sync.remember("of the child")
-    os.write(child_write, b"x")
-    os.read(read, 1)
-    for n in range(3):
-        memory.sync.remember(f"of the child {n}")
-    os.kill(os.getpid(), signal.SIGKILL)  # its writes were acknowledged
-
-pid = fork(child)
-os.read(parent_read, 1)
-store.sync.close()
-os.write(write, b"x")
-say(join(pid))
-"""
-
-
-def test_what_a_child_wrote_stays_when_its_parent_closes_the_file_meanwhile(path: Path) -> None:
-    """An open file carried across a fork brings the note of a lock, not the lock: the log would go with the parent."""
-    assert run_script(FORK + WRITES + PARENT_CLOSES, path) == ["-9"]
-    assert kept(path) == ["acknowledged", "of the child", *(f"of the child {n}" for n in range(3))]
-
-
-FORKS_AMID_WRITES = """
-store = SqliteStore(PATH)
-memory = MemorySession(store, SCOPE)
-written, ended = [], threading.Event()
-
-def hammer(who):
-    while not ended.is_set():
-        written.append(memory.sync.remember(f"fact {len(written)} of {who}"))
-        memory.sync.recall("fact")
-
-threads = [threading.Thread(target=hammer, args=[who]) for who in range(2)]
-for thread in threads:
-    thread.start()
-codes = []
-for n in range(8):
-    codes.append(join(fork(lambda: memory.sync.remember(f"of child {n}"))))
-ended.set()
-for thread in threads:
-    thread.join()
-say(codes)
-say(memory.sync.count() == len(written) + 8 == memory.sync.scope_revision())
-"""
-
-
-def test_forks_in_the_middle_of_writes_lose_nothing_and_hang_nobody(path: Path) -> None:
-    assert run_script(FORK + FORKS_AMID_WRITES, path) == [json.dumps([0] * 8), "true"]
-    assert {f"of child {n}" for n in range(8)} <= set(kept(path))
-
-
-IDLE_CHILD = """
-say(join(fork(lambda: None)))
-say(join(fork(lambda: store.sync.close())))
-say(join(fork(lambda: sys.exit(5))))
-memory.sync.remember("after")
-"""
-
-
-def test_a_child_that_does_not_use_the_store_ends_like_any_other(path: Path) -> None:
-    assert run_script(FORK + WRITES + IDLE_CHILD, path) == ["0", "0", "5"]
-    assert kept(path) == ["acknowledged", "after"]
-
-
-CLOSED_BEFORE = """
-store.sync.close()
-
-def child():
-    try:
-        memory.sync.count()
-    except StoreUnavailableError:
-        sys.exit(4)
-
-say(join(fork(child)))
-"""
-
-
-def test_a_store_closed_before_a_fork_is_closed_in_the_child(path: Path) -> None:
-    assert run_script(FORK + WRITES + CLOSED_BEFORE, path) == ["4"]
-
-
-POOL = """
-import multiprocessing
-
-def work(n):
-    return memory.sync.remember(f"of worker {n}").receipt.scope_revision
-
-with multiprocessing.get_context("fork").Pool(3) as pool:
-    say(sorted(pool.map(work, range(12))))
-say(memory.sync.count())
-"""
-
-
-def test_workers_of_a_forked_pool_share_the_store(path: Path) -> None:
-    assert run_script(FORK + WRITES + POOL, path) == [json.dumps(list(range(2, 14))), "13"]
+    assert names(path.parent) == ["memory.db"]  # the log went into the file
+    assert kept_texts(path) == ["Ada likes tea."]

@@ -318,6 +318,14 @@ def test_what_has_not_the_asked_shape_is_unreadable(read: Any, body: Any, reply:
 
 
 @READERS
+@pytest.mark.parametrize(
+    "wrapping", ["<think>%s</think>", "%s</think>", "<think>%s</think>Nothing.", "a %s b</think> c"]
+)
+def test_what_was_only_thought_is_never_an_answer(read: Any, body: Any, wrapping: str) -> None:
+    assert read(wrapping % json.dumps(body)) == Reply("unparsed")
+
+
+@READERS
 def test_what_a_careless_model_function_returns_is_read_too(read: Any, body: Any) -> None:
     text, whole = json.dumps(body), expected(read, body)
     (entries,) = body.values()

@@ -10,66 +10,27 @@ import random
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fakes import ADA, BOB, FakeEmbedder, open_memory, refusal, texts
+from fakes import ADA, BOB, FakeEmbedder, open_memory
 from processes import Script, run_script
+from sqlite_fakes import SEARCHER, Disk, look, names, needle
 
-from vmem_core import Draft, Embeddings, Link, MemorySession, Scope, Source, SqliteStore, StoreUnavailableError, text_digest
+from vmem_core import (
+    Draft,
+    Embeddings,
+    Link,
+    MemorySession,
+    Scope,
+    Source,
+    SqliteStore,
+    text_digest,
+)
 from vmem_core.tokens import token_hashes
 
-SHORT = timedelta(milliseconds=50)
 _WORDS = [f"{first}{second}{third}" for first in "bdfk" for second in "aeiou" for third in ("lm", "rst", "xy")]
-
-
-# What has to be looked for is looked for by another process: to open and close the file here would end the locks that
-# the store holds on it, for they belong to the process.
-SEARCHER = """
-import re
-folder = os.path.dirname(PATH)
-for line in sys.stdin:
-    question = json.loads(line)
-    found = []
-    for name in sorted(os.listdir(folder)):
-        with open(os.path.join(folder, name), "rb") as file:
-            data = file.read()
-        if question is None:
-            found += {int(number) for number in re.findall(rb"zq(\\d{6})x", data)}
-        else:
-            lower = data.lower()
-            found += [[name, one] for one in question if bytes.fromhex(one) in data or bytes.fromhex(one) in lower]
-    say(found)
-"""
-
-
-class Disk:
-    """The bytes of whatever lies in the store's folder: the database, its log, its shared memory, its journal."""
-
-    def __init__(self, searcher: Script) -> None:
-        self._searcher = searcher
-
-    def _ask(self, question: list[str] | None) -> Any:
-        self._searcher.tell(json.dumps(question))
-        return json.loads(self._searcher.hear())
-
-    def needles(self) -> set[int]:
-        """The numbers of all needles that any file holds."""
-        return set(self._ask(None))
-
-    def holding(self, *searched: str | bytes) -> dict[str | bytes, set[str]]:
-        """The texts or bytes that are found, a text in any case, and the files they are found in."""
-        words = {one: (one.lower().encode() if isinstance(one, str) else one).hex() for one in searched}
-        words |= {f"{one} as given": one.encode().hex() for one in searched if isinstance(one, str)}
-        found: dict[str | bytes, set[str]] = {}
-        for file, inside in self._ask(list(words.values())):
-            for one in searched:
-                if inside in (words[one], words.get(f"{one} as given")):
-                    found.setdefault(one, set()).add(file)
-        return found
 
 
 @pytest.fixture
@@ -81,12 +42,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def disk(path: Path) -> Iterator[Disk]:
-    with Script(SEARCHER, path) as searcher:
+    with Script(SEARCHER, path, library=False) as searcher:
         yield Disk(searcher)
-
-
-def needle(number: int) -> str:
-    return f"zq{number:06d}x"
 
 
 class HashEmbedder:
@@ -196,13 +153,11 @@ async def test_of_a_record_forgotten_among_1500_others_no_byte_is_left(path: Pat
         await store.scrub()
         assert disk.holding(*words) == {}
         assert disk.needles() == churn.kept
-        assert sorted(os.listdir(path.parent)) == ["memory.db", "memory.db-shm", "memory.db-wal"]
+        assert names(path.parent) == ["memory.db", "memory.db-shm", "memory.db-wal"]
         hits = [hit for session in churn.sessions for hit in await session.recall("between", top_k=1000)]
         assert all(hit.record.id in churn.living for hit in hits)
     assert disk.needles() == churn.kept
-    connection = sqlite3.connect(path)
-    assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
-    connection.close()
+    assert look(path, "pragma integrity_check") == [("ok",)]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -279,7 +234,9 @@ async def test_metadata_sources_links_digests_and_request_go_with_the_text(path:
         assert (await memory.receipt("k")).redacted
 
 
-async def test_what_stays_of_a_forgotten_record_is_its_id_its_scope_and_the_revision_of_the_forget(path: Path, disk: Disk) -> None:
+async def test_what_stays_of_a_forgotten_record_is_its_id_its_scope_and_the_revision_of_the_forget(
+    path: Path, disk: Disk
+) -> None:
     async with SqliteStore(path) as store:
         memory = open_memory(store, embedder=FakeEmbedder())
         await memory.remember("Ada likes tea.", id="r1", kind="episodic", ttl=timedelta(days=9), metadata={"a": 1})
@@ -289,7 +246,8 @@ async def test_what_stays_of_a_forgotten_record_is_its_id_its_scope_and_the_revi
     connection = sqlite3.connect(path)
     connection.row_factory = sqlite3.Row
     [row] = connection.execute("select * from vmem_records").fetchall()
-    stays = {name: row[name] for name in row.keys() if row[name] not in (None, 0, b"")}
+    columns = zip(row.keys(), row, strict=True)
+    stays = {name: value for name, value in columns if value not in (None, 0, b"")}
     scope = row["number"] >> 32
     assert stays == {"number": scope << 32, "record_id": "r1", "changed": scope << 32 | 3, "state": -1}
     for table in ("vmem_revisions", "vmem_vectors_1", "vmem_mentions"):
@@ -307,141 +265,7 @@ async def test_the_text_of_a_refused_write_is_gone_after_scrub(path: Path, disk:
         assert disk.needles() == set()
 
 
-# --- readers that hold the log -----------------------------------------------------------------------------------------
-
-READER = """
-import sqlite3
-connection = sqlite3.connect(PATH, isolation_level=None)
-connection.execute("begin")
-say(connection.execute("select count(*) from vmem_records").fetchone()[0])
-wait()
-connection.execute("rollback")
-connection.close()
-"""
-
-
-@contextmanager
-def reader(path: Path, other_process: bool) -> Iterator[Any]:
-    """Somebody who reads an old state of the file; calling what it yields ends that."""
-    if other_process:
-        with Script(READER, path) as script:
-            script.hear()
-            yield lambda: (script.tell(), script.end())
-    else:
-        connection = sqlite3.connect(path, isolation_level=None)
-        connection.execute("begin")
-        connection.execute("select count(*) from vmem_records").fetchone()
-        yield connection.close
-        connection.close()
-
-
-LATER = {
-    "remember": lambda memory: memory.remember("another"),
-    "replay": lambda memory: memory.remember("kept", id="r0", operation_id="k"),
-    "forget again": lambda memory: memory.forget("r1"),
-    "scrub": lambda memory: memory.store.scrub(),
-}
-
-
-@pytest.mark.parametrize("later", LATER)
-@pytest.mark.parametrize("other_process", [True, False], ids=["another process", "another connection"])
-async def test_a_reader_holds_the_log_and_a_later_operation_scrubs(path: Path, disk: Disk, other_process: bool, later: str) -> None:
-    async with SqliteStore(path, busy_timeout=SHORT) as store:
-        memory = open_memory(store)
-        await memory.remember("kept", id="r0", operation_id="k")
-        await memory.remember("Ada likes tea from Tlaxcala.", id="r1")
-        with reader(path, other_process) as end:
-            result = await memory.forget("r1")
-            assert (result.revisions, result.scrubbed) == ((1,), False)
-            assert disk.holding("Tlaxcala")["Tlaxcala"] >= {"memory.db-wal"}
-            assert await memory.get("r1") is None
-            assert not (await memory.forget("r1")).scrubbed
-            await memory.remember("while the reader reads")
-            assert disk.holding("Tlaxcala")["Tlaxcala"] >= {"memory.db-wal"}
-            end()
-            await LATER[later](memory)
-            assert disk.holding("Tlaxcala") == {}
-        assert (await memory.forget("r1")).scrubbed
-
-
-@pytest.mark.parametrize("other_process", [True, False], ids=["another process", "another connection"])
-async def test_scrub_tells_of_a_reader_that_stays_and_works_when_it_is_gone(path: Path, disk: Disk, other_process: bool) -> None:
-    async with SqliteStore(path, busy_timeout=SHORT) as store:
-        memory = open_memory(store)
-        await memory.remember("Ada likes tea from Tlaxcala.", id="r1")
-        with reader(path, other_process) as end:
-            await memory.forget("r1")
-            for _ in range(2):
-                error = await refusal(store.scrub())
-                assert isinstance(error, StoreUnavailableError)
-                assert error.retryable
-                assert "reader" in str(error)
-            await memory.remember("written meanwhile")
-            assert texts(await memory.recall("meanwhile")) == ["written meanwhile"]
-            end()
-            await store.scrub()
-            assert disk.holding("Tlaxcala") == {}
-        assert (await memory.forget("r1")).scrubbed
-
-
-OWING = """
-memory = MemorySession(SqliteStore(PATH, busy_timeout=timedelta(milliseconds=50)), SCOPE).sync
-say(memory.forget("r1", operation_id="k").scrubbed)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.parametrize("again", ["k", None])
-@pytest.mark.parametrize("opened", [True, False], ids=["a store that was open", "a store opened later"])
-async def test_what_a_killed_process_owed_is_scrubbed_by_the_next_forget_of_another(
-    path: Path, disk: Disk, opened: bool, again: str | None
-) -> None:
-    store = SqliteStore(path, busy_timeout=SHORT)
-    memory = open_memory(store)
-    await memory.remember("Ada likes tea from Tlaxcala.", id="r1")
-    await memory.remember("another")
-    if not opened:
-        await store.close()
-    with reader(path, other_process=False) as end:
-        with Script(OWING, path) as script:
-            assert script.end(-9) == ["false"]
-        assert disk.holding("Tlaxcala")
-        end()
-    if not opened:
-        store = SqliteStore(path, busy_timeout=SHORT)
-        memory = open_memory(store)
-    result = await memory.forget("r1", operation_id=again)
-    assert (result.replayed, result.already_forgotten, result.scrubbed) == (again == "k", True, True)
-    assert disk.holding("Tlaxcala") == {}
-    await store.close()
-
-
-DYING = """
-store = SqliteStore(PATH)
-memory = MemorySession(store, SCOPE).sync
-armed = False
-
-def probe(step):
-    if armed and step == "after commit":
-        os.kill(os.getpid(), signal.SIGKILL)
-
-store._probe = probe
-memory.remember("Ada likes tea from Tlaxcala.", id="r1")
-armed = True
-memory.forget("r1")
-"""
-
-
-async def test_the_first_write_after_a_crash_scrubs_what_the_dead_process_owed(path: Path, disk: Disk) -> None:
-    with Script(DYING, path) as script:
-        assert script.end(-9) == []
-    assert disk.holding("Tlaxcala")
-    async with SqliteStore(path) as store:
-        await open_memory(store).remember("another")
-        assert disk.holding("Tlaxcala") == {}
-
-
-# --- no file but those three ---------------------------------------------------------------------------------------------
+# --- no file but those three ----------------------------------------------------------------------------------------
 
 # Linux tells which files come into being in a folder, however soon they are gone again.
 WATCHER = """

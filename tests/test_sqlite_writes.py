@@ -1,19 +1,16 @@
-"""Writes that wait together, are cancelled, or lose their answer; and what is logged of them."""
+"""Writes that wait together, are cancelled, or lose their answer."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import logging
 import sqlite3
-import threading
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import BOB, FakeEmbedder, Listener, open_memory, refusal, texts
+from fakes import BOB, FakeEmbedder, open_memory, texts
+from sqlite_fakes import Gate, look, queued
 
 from vmem_core import (
     AssertedRecordError,
@@ -28,60 +25,13 @@ from vmem_core import (
     VmemError,
     WriteResult,
 )
-from vmem_core.stores import _reader
 
 STEPS = ("loaded", "applied", "before commit", "after commit")
-
-
-class Gate:
-    """The probe of a store: does what was planned for the coming steps of its writing thread, in that order."""
-
-    def __init__(self) -> None:
-        self.seen: list[str] = []
-        self._plan: deque[tuple[str, Callable[[], None]]] = deque()
-        self._reached, self._opened = threading.Event(), threading.Event()
-
-    def __call__(self, step: str) -> None:
-        self.seen.append(step)
-        if self._plan and self._plan[0][0] == step:
-            self._plan.popleft()[1]()
-
-    def hold(self, step: str) -> None:
-        """Stop there until ``open``."""
-        self._reached.clear()
-        self._opened.clear()
-        self._plan.append((step, self._stop))
-
-    def _stop(self) -> None:
-        self._reached.set()
-        self._opened.wait()
-
-    def let_pass(self, step: str) -> None:
-        self._plan.append((step, lambda: None))
-
-    def fail(self, step: str, error: BaseException) -> None:
-        """Raise there."""
-        self._plan.append((step, functools.partial(_raise, error)))
-
-    async def reached(self) -> None:
-        await asyncio.to_thread(self._reached.wait)
-
-    def open(self) -> None:
-        self._opened.set()
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "memory.db"
-
-
-@pytest.fixture
-def gate() -> Gate:
-    return Gate()
 
 
 @pytest.fixture
@@ -93,12 +43,9 @@ async def store(path: Path, gate: Gate) -> AsyncIterator[SqliteStore]:
     await made.close()
 
 
-async def queued(store: SqliteStore, *writes: Awaitable[Any]) -> list[asyncio.Future[Any]]:
-    """Writes that all wait in the queue of a store whose writing thread is held."""
-    tasks = [asyncio.ensure_future(write) for write in writes]
-    while len(store._opened()._pending) < len(tasks):
-        await asyncio.sleep(0)
-    return tasks
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
 
 
 async def together(store: SqliteStore, gate: Gate, *writes: Awaitable[Any]) -> list[Any]:
@@ -115,7 +62,7 @@ async def together(store: SqliteStore, gate: Gate, *writes: Awaitable[Any]) -> l
     return answers
 
 
-# --- operations that share a commit ----------------------------------------------------------------------------------
+# --- operations that share a commit ---------------------------------------------------------------------------------
 
 Refused = Callable[[MemorySession], Awaitable[Any]]
 REFUSED: dict[type[VmemError], Refused] = {
@@ -192,7 +139,9 @@ async def test_a_commit_that_fails_fails_all_that_share_it_and_each_may_be_sent_
     assert len({id(error) for error in errors}) == 8  # each caller gets an error, and a traceback, of its own
     assert (await memory.count(), await memory.scope_revision()) == (2, 2)
     answers = await asyncio.gather(*writes())
-    assert [(answer.receipt.scope_revision, answer.replayed) for answer in answers] == [(n, False) for n in range(3, 11)]
+    assert [(answer.receipt.scope_revision, answer.replayed) for answer in answers] == [
+        (n, False) for n in range(3, 11)
+    ]
 
 
 async def test_a_fault_of_ours_in_one_operation_fails_no_other(store: SqliteStore, gate: Gate) -> None:
@@ -226,7 +175,7 @@ async def test_more_operations_than_one_commit_takes_are_all_applied(store: Sqli
     assert 1 < gate.seen.count("before commit") < 20
 
 
-# --- cancelled ----------------------------------------------------------------------------------------------------------
+# --- cancelled ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_queued_write_that_is_cancelled_is_not_applied(store: SqliteStore, gate: Gate) -> None:
@@ -287,7 +236,7 @@ async def test_many_writes_of_which_every_third_is_cancelled_are_each_whole_or_n
     assert await memory.scope_revision() == 60
 
 
-# --- an answer that never came ------------------------------------------------------------------------------------------
+# --- an answer that never came --------------------------------------------------------------------------------------
 
 
 async def test_an_answer_lost_after_the_commit_is_replayed_with_nothing_doubled(
@@ -306,10 +255,8 @@ async def test_an_answer_lost_after_the_commit_is_replayed_with_nothing_doubled(
     assert len(embedder.calls) == 1
     assert [hit.match for hit in await memory.recall("tea")] == ["hybrid"]
     await store.close()
-    connection = sqlite3.connect(path)
     for table in ("vmem_records", "vmem_revisions", "vmem_receipts", "vmem_vectors_1", "vmem_scopes"):
-        assert connection.execute(f"select count(*) from {table}").fetchone() == (1,), table
-    connection.close()
+        assert look(path, f"select count(*) from {table}") == [(1,)], table
 
 
 @pytest.mark.parametrize("step", STEPS[:-1])
@@ -321,107 +268,3 @@ async def test_a_fault_before_the_commit_leaves_nothing(store: SqliteStore, gate
     assert (await memory.receipt("k1"), await memory.count(), await memory.scope_revision()) == (None, 0, 0)
     assert await store.embeddings.active() is None
     assert not (await memory.remember("Tea at 4", operation_id="k1")).replayed
-
-
-# --- logs -------------------------------------------------------------------------------------------------------------------
-
-
-class Kept(logging.Handler):
-    """Keeps every line, formatted with its traceback."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.lines: list[str] = []
-        self.setFormatter(logging.Formatter("%(name)s %(message)s"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(f"{self.format(record)} {record.args!r}")
-
-
-@pytest.fixture
-def log() -> Iterator[Kept]:
-    """What every logger says at its most talkative."""
-    root, kept = logging.getLogger(), Kept()
-    before = root.level
-    root.addHandler(kept)
-    root.setLevel(logging.DEBUG)
-    yield kept
-    root.setLevel(before)
-    root.removeHandler(kept)
-
-
-async def test_no_line_of_any_log_holds_memory_text(path: Path, gate: Gate, log: Kept) -> None:
-    word = "Zanzibar"
-    listener = Listener(failure=ValueError(f"cannot redact {word}"))
-    store = SqliteStore(path)
-    store._probe = gate
-    memory = open_memory(store, embedder=FakeEmbedder(), on_forget=[listener])
-    await memory.remember(f"Ada sails to {word}", id="r1", metadata={word: word}, operation_id="k")
-    await memory.revise("r1", text=f"{word} again")
-    await memory.recall(word, metadata={word: word})
-    await refusal(memory.remember(f"another {word}", operation_id="k"))
-    await refusal(memory.remember(f"another {word}", id="r1"))
-    gate.fail("applied", sqlite3.OperationalError("database or disk is full"))
-    await refusal(memory.remember(f"lost {word}"))
-    gate.fail("after commit", RuntimeError("a fault"))
-    with pytest.raises(RuntimeError):
-        await memory.remember(f"answer lost {word}")
-    assert (await memory.forget("r1")).redaction == "failed"
-    await store.scrub()
-    await store.close()
-    assert [line for line in log.lines if line.startswith("aiosqlite executing <vmem job>")]
-    assert [line for line in log.lines if line.startswith("vmem_core ")]
-    assert not [line for line in log.lines if word.lower() in line.lower()]
-
-
-async def test_no_error_holds_memory_text_nor_does_its_cause(store: SqliteStore) -> None:
-    word = "Zanzibar"
-    memory = open_memory(store)
-    await memory.remember(f"Ada sails to {word}", id="r1", operation_id="k")
-    errors: list[BaseException | None] = [
-        await refusal(memory.remember(f"another {word}", operation_id="k")),
-        await refusal(memory.remember(f"another {word}", id="r1")),
-        await refusal(memory.revise("r1", text=word, expected_revision=9)),
-        await refusal(memory.remember(word * 20_000)),
-        await refusal(memory.remember("x", metadata={"x": [word, {word}]})),
-    ]
-    while errors:
-        error = errors.pop()
-        if error is not None:
-            assert word not in f"{error!r} {error} {error.args} {vars(error)}"
-            errors += [error.__cause__, error.__context__]
-
-
-# --- an index larger than its memory ------------------------------------------------------------------------------------
-
-
-async def test_a_cache_of_any_size_gives_the_same_hits_to_the_last_bit(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_reader, "_BLOCK_ROWS", 64)
-    stores = [SqliteStore(path, index_cache_bytes=size) for size in (256 * 2**20, 2_000, 0)]
-    sessions = [open_memory(store, embedder=FakeEmbedder(dims=16)) for store in stores]
-    words = ["tea", "coffee", "rain", "snow", "harbour", "lamp", "Ada", "Bob"]
-    facts = [Draft(f"{words[n % 8]} {words[n // 8 % 8]} {n}", id=f"r{n}", metadata={"odd": n % 2}) for n in range(500)]
-    queries = [("tea and rain", {}), ("Ada lamp 41", {"metadata": {"odd": 1}}), ("snow", {"include_retracted": True})]
-    await sessions[0].remember_many(facts)
-
-    async def same() -> None:
-        for text, arguments in queries:
-            found = [await session.recall(text, top_k=40, **arguments) for session in sessions]
-            assert len(found[0]) == 40
-            assert {hit.match for hit in found[0]} >= {"hybrid"}
-            assert found[1] == found[0]
-            assert found[2] == found[0]
-        assert await sessions[2].recall(top_k=7) == await sessions[0].recall(top_k=7)
-
-    await same()
-    for n in range(0, 120, 6):
-        session = sessions[n % 3]
-        await session.revise(f"r{n}", text=f"snow and tea {n}")
-        await session.retract(f"r{n + 1}")
-        await session.forget(f"r{n + 2}")
-        await open_memory(stores[1], BOB, embedder=FakeEmbedder(dims=16)).remember(f"Bob's tea {n}")
-    await same()
-    for store in stores:
-        await store.close()

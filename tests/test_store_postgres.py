@@ -19,3 +19,9 @@ async def store(clock: Clock) -> AsyncIterator[PostgresStore]:
         made = PostgresStore(uri, schema=schema, clock=clock)
         yield made
         await made.close()
+
+
+@pytest.fixture
+def scrubs_at_once() -> bool:
+    """The old row waits for VACUUM, which ``scrub()`` runs."""
+    return False

@@ -205,15 +205,19 @@ class ModelCalls:
         self._warned = False
 
     async def ask(self, prompt: Prompt) -> Any:
-        """What the language model answers: its text, or whatever a careless one returns.
+        """What the language model answers: its text, or None, blocks or parsed JSON from a careless one.
 
         Raises:
             BudgetExceededError: If the ledger refuses, before the call runs.
+            InvalidRequestError: If it answers anything else, such as a framework's message.
         """
         size = len(prompt.system) + len(prompt.user)
         reservation = self._reserve("memory-llm", self.llm, self._llm_model_id, size, _REPLY_TOKENS)
         reply = await self._settled(reservation, call(self.llm, prompt))
-        return reply.text if isinstance(reply, LLMReply) else reply
+        answer = reply.text if isinstance(reply, LLMReply) else reply
+        if answer is not None and not isinstance(answer, str | list | dict):
+            raise InvalidRequestError(f"must return a text or an LLMReply, not {type(answer).__name__}", path="llm")
+        return answer
 
     async def embed_documents(self, texts: Sequence[str]) -> Vectors | None:
         """The vectors of texts to be stored, by text; None without an embedder or a text.

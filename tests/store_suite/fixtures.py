@@ -15,6 +15,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
+def scrubs_at_once() -> bool:
+    """Whether a forget leaves no text in the store's files by itself; False for a store that needs ``scrub()``."""
+    return True
+
+
+@pytest.fixture
 def new_id() -> Ids:
     """Ids that count up, one count for all sessions of a test."""
     return Ids()

@@ -52,7 +52,7 @@ async def test_a_retracted_record_leaves_recall_and_stays_in_history(ada: Memory
     assert gone.status == "retracted"
 
 
-async def test_forget_deletes_every_revision_and_says_which(ada: MemorySession) -> None:
+async def test_forget_deletes_every_revision_and_says_which(ada: MemorySession, scrubs_at_once: bool) -> None:
     await ada.remember("tea", id="a", operation_id="1")
     await ada.remember("coffee", id="b")
     await ada.revise("a", text="coffee")
@@ -60,7 +60,7 @@ async def test_forget_deletes_every_revision_and_says_which(ada: MemorySession) 
     result = await ada.forget("a", operation_id="op")
     assert (result.revisions, result.already_forgotten, result.replayed) == ((1, 2, 3), False, False)
     assert result.redaction == "none"
-    assert result.scrubbed is True
+    assert result.scrubbed is scrubs_at_once
     assert result.receipt.kind == "forget"
     assert result.receipt.changes == (Change("a", 3, "forget"),)
     assert result.receipt.scope_revision == 5
