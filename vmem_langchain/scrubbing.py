@@ -131,7 +131,10 @@ class Scrubber:
 
 
 def _variants(text: str) -> Iterator[str]:
-    """A text as it is, and as it stands inside JSON, and inside JSON inside JSON."""
+    """A text as it is, as it stands inside JSON and inside JSON inside JSON, and as Python shows it."""
+    # A question to a reviewer shows the arguments of a call as Python does, in either kind of quotes.
+    shown = [repr(part)[1:-1] for part in text.split("'")]
+    yield from ("'".join(shown), "\\'".join(shown))
     for ascii_only in (False, True):
         variant = text
         yield variant
