@@ -14,6 +14,7 @@ from fake_models import (
 from fakes import Ids, open_memory
 
 from vmem_core import (
+    UNSET,
     Link,
     Record,
     Source,
@@ -27,9 +28,9 @@ SAID = (Source("host", text_digest(NEW)),)
 SEEN = Source("user", text_digest("hi"), message_id="m1")
 
 
-async def write(store: Store, origin: str, *entries: Any, reply: Any = None, **more: Any) -> WriteResult:
+async def write(store: Store, origin: str, *entries: Any, reply: Any = UNSET, **more: Any) -> WriteResult:
     """Write NEW as one origin does: the host remembers it, a model extracts it. The model decides as told."""
-    decided = decisions(*entries) if reply is None else reply
+    decided = decisions(*entries) if reply is UNSET else reply
     memory = open_memory(store, llm=FakeLLM(facts(fact(NEW, "s0")), [decided, decided]), new_id=Ids("new"))
     if origin == "asserted":
         return await memory.remember(NEW, **more)

@@ -164,7 +164,7 @@ class PostgresEngine:
         self.pid = os.getpid()
         self.generation: Generation | None = None
         self._schema_name = schema
-        self.schema = '"' + schema.replace('"', '""') + '"'
+        self.schema = '"' + schema.replace('"', '""').replace("%", "%%") + '"'
         self._pgvector, self._own_clock, self._clock = pgvector, clock is not None, clock or fallback_clock
         self._asked_language, self._cache_bytes, self._probe = language, cache_bytes, probe
         self._owns_pool = isinstance(target, str)
@@ -262,7 +262,7 @@ class PostgresEngine:
         self._ready()
         with self._connect() as connection:
             with connection.transaction():
-                connection.execute(translate(_sql.DROP_HUSKS, self.schema))
+                connection.execute(translate(_sql.DROP_HUSKS, self.schema), ())
             connection.commit()
             autocommit = connection.autocommit
             connection.autocommit = True
@@ -272,7 +272,7 @@ class PostgresEngine:
                     (self._schema_name,),
                 ).fetchall()
                 for (table,) in rows:
-                    connection.execute(f"vacuum full {self.schema}.{table}")
+                    connection.execute(f"vacuum full {self.schema}.{table}", ())
             finally:
                 connection.autocommit = autocommit
 
@@ -292,7 +292,7 @@ class PostgresEngine:
             self._check_server(connection)
             # Many processes may set up at once; the lock ends with the transaction, so that a pooler does no harm.
             connection.execute("select pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
-            if connection.execute("select to_regclass(%s)", (f"{self.schema}.vmem_schema",)).fetchone()[0] is None:
+            if connection.execute("select to_regclass(%s)", (f"{self.schema}.vmem_schema".replace("%%", "%"),)).fetchone()[0] is None:
                 self._make_tables(connection)
             database = PostgresDatabase(connection, self.schema, self._own_clock)
             language = self._check_settings(database)
@@ -310,9 +310,9 @@ class PostgresEngine:
             )
 
     def _make_tables(self, connection: Any) -> None:
-        connection.execute(f"create schema if not exists {self.schema}")
+        connection.execute(f"create schema if not exists {self.schema}", ())
         for statement in TABLES:
-            connection.execute(translate(statement, self.schema))
+            connection.execute(translate(statement, self.schema), ())
         connection.execute(f"insert into {self.schema}.vmem_schema values(%s)", (_sql.SCHEMA_VERSION,))
         settings = [("language", self._asked_language or DEFAULT_LANGUAGE), ("tokenizer", str(TOKENIZER_VERSION))]
         for name, value in settings:

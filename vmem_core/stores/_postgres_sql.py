@@ -80,7 +80,7 @@ def translate(statement: str, schema: str) -> str:
 
     Args:
         statement: As ``_sql.py`` has it.
-        schema: Quoted already.
+        schema: Quoted already, and its percent signs doubled: every statement is sent with parameters.
 
     >>> translate("select 1 from vmem_scopes where scope_key = ?", '"public"')
     'select 1 from "public".vmem_scopes where scope_key = %s'
@@ -88,9 +88,8 @@ def translate(statement: str, schema: str) -> str:
     text = _OWN.get(statement, statement)
     text = re.sub(r"create index \w+ on", "create index on", text)  # named by the database, inside the schema
     text = _LIST.sub(_array, text)
-    text = _TABLE.sub(lambda match: f"{schema}.{match[0]}", text)
     text = text.replace("integer primary key", "bigint primary key").replace("vector blob", "vector bytea")
-    return text.replace("?", "%s")
+    return _TABLE.sub(lambda match: f"{schema}.{match[0]}", text.replace("?", "%s"))
 
 
 def _array(match: re.Match[str]) -> str:
