@@ -83,14 +83,14 @@ def check_origin(origin: object) -> Origin:
     return cast(Origin, check_choice(origin, ORIGINS, "origin"))
 
 
-def check_policy(policy: object) -> ExtractionPolicy:
+def check_policy(policy: object, path: str = "extraction") -> ExtractionPolicy:
     """What ``extract`` may read.
 
     Raises:
         InvalidRequestError: For anything but an ExtractionPolicy.
     """
     if not isinstance(policy, ExtractionPolicy):
-        raise InvalidRequestError("must be an ExtractionPolicy", path="extraction")
+        raise InvalidRequestError("must be an ExtractionPolicy", path=path)
     return policy
 
 

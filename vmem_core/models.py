@@ -312,7 +312,8 @@ class LocalEmbedder:
         UnsupportedError: If the ``local`` extra is not installed.
     """
 
-    model = "wordllama-l2-256"
+    model = model_id = "wordllama-l2-256"
+    accounted = True  # it costs nothing, and says so
 
     def __init__(self) -> None:
         self._loaded: Any = None
@@ -321,7 +322,7 @@ class LocalEmbedder:
         """Embed texts; documents and queries alike. A text without a known word is not embeddable."""
         if self._loaded is None:
             self._loaded = _load_wordllama()
-        return Embeddings(self._loaded.embed(list(texts)), self.model)
+        return Embeddings(self._loaded.embed(list(texts)), self.model, Usage(0))
 
 
 def _load_wordllama() -> Any:

@@ -270,7 +270,7 @@ class Planner:
         # Nothing of the model is applied; what the host said itself is stored all the same.
         edits = reconcile.add_all(facts, template) if template.is_said else Edits()
         edits.notes[reply.outcome] += 1
-        return edits, False
+        return edits, reply.outcome != "unparsed"
 
     async def _embed(self, operation: ApplyEdits, known: Vectors | None) -> Vectors | None:
         """The vectors of the final texts; those that are known are not paid for again."""

@@ -274,7 +274,7 @@ class MemorySession:
                 **self._operation(operation_id),
                 canonical_request=requests.extract(checked, given),
                 messages=checked,
-                policy=self._policy if policy is None else arguments.check_policy(policy),
+                policy=self._policy if policy is None else arguments.check_policy(policy, "policy"),
                 kind=kind,
                 ttl=ttl,
                 links=links,

@@ -292,7 +292,12 @@ class PostgresEngine:
             self._check_server(connection)
             # Many processes may set up at once; the lock ends with the transaction, so that a pooler does no harm.
             connection.execute("select pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
-            if connection.execute("select to_regclass(%s)", (f"{self.schema}.vmem_schema".replace("%%", "%"),)).fetchone()[0] is None:
+            if (
+                connection.execute(
+                    "select to_regclass(%s)", (f"{self.schema}.vmem_schema".replace("%%", "%"),)
+                ).fetchone()[0]
+                is None
+            ):
                 self._make_tables(connection)
             database = PostgresDatabase(connection, self.schema, self._own_clock)
             language = self._check_settings(database)
