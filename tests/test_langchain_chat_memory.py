@@ -122,6 +122,26 @@ def test_only_the_beginning_of_a_long_query_counts() -> None:
     assert not memory.context("x " * 10_000 + "tea").items
 
 
+@pytest.mark.parametrize(
+    ("message", "read", "noted"),
+    [
+        (HumanMessage([{"type": "image", "url": "u"}, {"type": "text", "text": "Look."}], id="m"), ["Look."],
+         {"block_skipped": 1}),
+        (HumanMessage([{"type": "audio", "data": "x"}], id="m"), [], {"block_skipped": 1, "nothing_readable": 1}),
+        (HumanMessage("", id="m"), [], {"nothing_readable": 1}),
+        (HumanMessage("\ud83d \x00", id="m"), ["\ufffd \ufffd"], {}),
+        (HumanMessage("x" * 1_000_000, id="m"), ["x" * 20_000], {"truncated": 1}),
+        (AIMessage([{"type": "reasoning", "reasoning": "hm"}], id="m"), [], {"nothing_readable": 1}),
+        (calling(tool_call("f", {})), [], {"nothing_readable": 1}),
+        (ToolMessage(b"bytes".decode(), tool_call_id="none", id="m"), [], {"untrusted": 1, "nothing_readable": 1}),
+    ],
+)  # fmt: skip
+def test_an_odd_message_has_its_outcome_in_the_notes(message: Any, read: list[str], noted: dict[str, int]) -> None:
+    llm = obedient()
+    written = ChatMemory(session_of(InMemoryStore(), llm=llm)).observe([message])
+    assert (read_texts(llm), notes(written)) == ([read] if read else [], noted)
+
+
 # --- whose policy -------------------------------------------------------------------------------------------------
 
 

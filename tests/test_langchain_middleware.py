@@ -142,14 +142,20 @@ async def test_recall_and_extraction_can_each_be_left_out() -> None:
 
 
 @WAYS
-async def test_no_stream_and_no_state_holds_the_text_of_a_record(way: str) -> None:
+@pytest.mark.parametrize("wrapped", [True, False], ids=["LangChainLLM", "a function of the host"])
+async def test_no_stream_and_no_state_holds_the_text_of_a_record(way: str, wrapped: bool) -> None:
     """The planted record, and the facts that the memory model writes, which is a LangChain model here."""
 
     def think(messages: Any) -> AIMessage:
         extracts = messages[0].content.startswith("You extract")
         return AIMessage(facts("FACT-QZXW of Ada") if extracts else decisions(add("FACT-QZXW of Ada")))
 
-    session = session_of(InMemoryStore(), llm=LangChainLLM(Witness(script=[think])))
+    thinker = Witness(script=[think])
+
+    def ask(prompt: Any) -> str:
+        return str(thinker.invoke([SystemMessage(prompt.system), HumanMessage(prompt.user)]).text)
+
+    session = session_of(InMemoryStore(), llm=LangChainLLM(thinker) if wrapped else ask)
     session.sync.remember("SECRET-QZXW of Ada", supersede="add")
     call = calling(tool_call("lookup_order", {"number": 7}))
     agent, model = agent_with(session, call, tools=[lookup_order], checkpointer=InMemorySaver())

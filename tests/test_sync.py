@@ -246,6 +246,9 @@ if ARGS[1] == "queued":
 def interrupt():
     "Ctrl-C, at the moment the call waits in the queue, or is in the middle of its transaction."
     queued.wait() if ARGS[1] == "queued" else held.wait()
+    main = threading.main_thread().ident
+    while sys._current_frames()[main].f_code.co_name != "wait":
+        pass  # until the main thread waits for its answer
     os.kill(os.getpid(), signal.SIGINT)
 
 engine = store._opened()

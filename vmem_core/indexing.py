@@ -36,7 +36,7 @@ def expiry_micros(record: Record) -> int | None:
 
 def token_bytes(text: str, language: str) -> bytes:
     """A text's search tokens as 64-bit hashes, 8 bytes each."""
-    return tokens.token_hashes(tokens.tokenize(text, language))
+    return tokens.text_hashes(text, language)
 
 
 def record_row(number: int, entry: int, record: Record, token_hashes: bytes) -> Row:

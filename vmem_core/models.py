@@ -6,6 +6,7 @@ transaction is ever held here. Does not own what is done with a vector (``operat
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -108,13 +109,23 @@ class Embedder(Protocol):
         ...
 
 
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether a call of it is to be awaited."""
+    # An object that is called has its coroutine function on its class.
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def caller(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """What a host plugged in, to be awaited: an async callable as it is, a sync one in a thread."""
+    return function if is_async(function) else functools.partial(call, function)
+
+
 async def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call what a host plugged in: an async callable is awaited, a sync one runs in a thread.
 
     The callable's own exception reaches the caller as it is.
     """
-    # An object that is called has its coroutine function on its class.
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+    if is_async(function):
         return await function(*args, **kwargs)
     import asyncio
 
@@ -200,6 +211,7 @@ class ModelCalls:
         embedder_model_id: str | None = None,
     ) -> None:
         self.llm, self.embedder, self._ledger = check_llm(llm), check_embedder(embedder), ledger
+        self._call_embedder: Any = None if embedder is None else caller(_embed_function(embedder))
         self._llm_model_id = llm_model_id or getattr(llm, "model_id", None)
         self._embedder_model_id = embedder_model_id or getattr(embedder, "model_id", None)
         self._warned = False
@@ -247,9 +259,12 @@ class ModelCalls:
         """Model id, unit float32 matrix, and which rows are embeddable."""
         from vmem_core.ranking import unit
 
-        size = sum(map(len, texts))
-        reservation = self._reserve("memory-embedding", self.embedder, self._embedder_model_id, size, 0)
-        answer = await self._settled(reservation, call(_embed_function(self.embedder), texts, purpose=purpose))
+        if self._ledger is None:
+            answer = await self._call_embedder(texts, purpose=purpose)
+        else:
+            size = sum(map(len, texts))
+            reservation = self._reserve("memory-embedding", self.embedder, self._embedder_model_id, size, 0)
+            answer = await self._settled(reservation, self._call_embedder(texts, purpose=purpose))
         if not isinstance(answer, Embeddings):
             raise InvalidRequestError(f"must return Embeddings, not {type(answer).__name__}", path="embedder")
         matrix, embeddable = unit(_matrix(answer.vectors, len(texts)))

@@ -120,13 +120,18 @@ def unit(vectors: npt.ArrayLike) -> tuple[Vectors, Mask]:
     if given.size == 0:
         return given.astype(np.float32), np.zeros(len(given), np.bool_)
     # Scaled by the greatest component first: squares of 1e200 or 1e-200 would leave float64.
-    greatest = np.abs(given).max(axis=1)
-    embeddable = np.isfinite(greatest) & (greatest > 0)
-    rows = np.zeros_like(given)
-    rows[embeddable] = given[embeddable] / greatest[embeddable, None]
-    lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    rows[embeddable] /= lengths[embeddable, None]
-    return rows.astype(np.float32), embeddable
+    greatest = np.maximum.reduce(np.abs(given), axis=1)
+    embeddable = (greatest > 0) & (greatest < np.inf)  # NaN is neither
+    whole = np.count_nonzero(embeddable) == len(embeddable)
+    if not whole:
+        given, greatest = given.copy(), np.where(embeddable, greatest, 1.0)
+        given[~embeddable] = 1.0  # stands in until the row is emptied below
+    rows = given / greatest[:, None]
+    rows /= np.sqrt(np.einsum("ij,ij->i", rows, rows))[:, None]
+    units = rows.astype(np.float32)
+    if not whole:
+        units[~embeddable] = 0.0
+    return units, embeddable
 
 
 def cosine(matrix: Vectors, query: Vectors) -> Vectors:

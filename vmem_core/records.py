@@ -6,7 +6,9 @@ Owns the values of a record and their checks: a wrong one cannot be built. Does 
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
@@ -38,11 +40,19 @@ KINDS: tuple[Kind, ...] = ("semantic", "episodic", "working", "procedural")
 ORIGINS: tuple[Origin, ...] = ("asserted", "inferred")
 STATUSES: tuple[Status, ...] = ("active", "retracted")
 SOURCE_KINDS: tuple[SourceKind, ...] = ("user", "assistant", "tool", "external", "host")
-_HEX = frozenset("0123456789abcdef")
+_DIGEST = re.compile("sha256:[0-9a-f]{64}")
 
 
 def _set(value: object, name: str, checked: object) -> None:
     object.__setattr__(value, name, checked)
+
+
+def _make_plain(value: Value, *names: str) -> None:
+    """Strings of a subclass, such as an enum's members, become plain ones: their own methods are not to be met."""
+    for name in names:
+        given = getattr(value, name)
+        if type(given) is not str and isinstance(given, str):
+            _set(value, name, str.__str__(given))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +85,7 @@ class Scope(Value):
             raise InvalidRequestError(
                 "needs at least one of user_id, agent_id, run_id, actor_id, chat_id", path="scope"
             )
+        _make_plain(self, "user_id", "agent_id", "run_id", "actor_id", "chat_id")
 
     @property
     def key(self) -> str:
@@ -83,8 +94,13 @@ class Scope(Value):
         >>> Scope(user_id="ada").key
         '{"user_id":"ada"}'
         """
-        given = {item.name: value for item in fields(self) if (value := getattr(self, item.name)) is not None}
-        return json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+        return _scope_key(self)
+
+
+@functools.lru_cache(maxsize=1024)
+def _scope_key(scope: Scope) -> str:
+    given = {item.name: value for item in fields(scope) if (value := getattr(scope, item.name)) is not None}
+    return json.dumps(given, ensure_ascii=False, separators=(",", ":"))
 
 
 def check_scope(value: object, path: str = "scope") -> Scope:
@@ -129,13 +145,14 @@ class Source(Value):
     def __post_init__(self) -> None:
         check_choice(self.kind, SOURCE_KINDS, "source.kind")
         digest = check_string(self.digest, "source.digest")
-        if len(digest) != 71 or not digest.startswith("sha256:") or not _HEX.issuperset(digest[7:]):
+        if not _DIGEST.fullmatch(digest):
             raise InvalidRequestError(
                 "must be 'sha256:' and 64 hex digits; use text_digest(text)", path="source.digest"
             )
         for name in ("message_id", "chat_id", "run_id", "tool_call_id", "tool_name", "uri"):
             if (value := getattr(self, name)) is not None:
                 check_text(value, f"source.{name}")
+        _make_plain(self, "kind", "digest", "message_id", "chat_id", "run_id", "tool_call_id", "tool_name", "uri")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +169,7 @@ class Link(Value):
     def __post_init__(self) -> None:
         check_text(self.relation, "link.relation")
         check_text(self.record_id, "link.record_id")
+        _make_plain(self, "relation", "record_id")
 
 
 def check_metadata(value: object, path: str = "metadata") -> dict[str, Any]:
@@ -223,6 +241,7 @@ class Draft(Value):
         _set(self, "importance", check_importance(self.importance))
         _set(self, "metadata", check_metadata(self.metadata))
         check_ttl(self.ttl)
+        _make_plain(self, "text", "id", "kind")
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -298,6 +317,7 @@ class Record(Value):
                 _set(self, name, check_instant(getattr(self, name), name))
         check_text(self.operation_id, "operation_id")
         check_integer(self.scope_revision, "scope_revision", least=1)
+        _make_plain(self, "id", "text", "kind", "origin", "status", "operation_id")
 
     def __hash__(self) -> int:
         return hash((self.id, self.revision))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from vmem_core.records import Draft, Link, Source
 from vmem_core.text import text_digest
 
 _MICROSECOND = timedelta(microseconds=1)
+_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (Source, Link)}
 
 
 def canonical(verb: str, arguments: Mapping[str, Any]) -> str:
@@ -25,15 +27,19 @@ def canonical(verb: str, arguments: Mapping[str, Any]) -> str:
     >>> canonical("retract", {"id": "r1", "expected_revision": None})
     '["retract",{"expected_revision":null,"id":"r1"}]'
     """
-    return json.dumps([verb, arguments], ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_plain)
+    return _encode([verb, arguments])
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Source | Link):
-        return value.to_json()
+        return {name: getattr(value, name) for name in _FIELDS[type(value)]}
     if isinstance(value, timedelta):
         return value // _MICROSECOND
     raise TypeError(f"no canonical form of {type(value).__name__}")
+
+
+# Made once: json.dumps with arguments makes an encoder a call.
+_encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_plain).encode
 
 
 def _sources(sources: Sequence[Source] | None, text: str) -> Sequence[Any]:

@@ -124,6 +124,10 @@ def facade(target: Any) -> Facade:
     Raises:
         UnsupportedError: From a method that is called on the library's own loop (in an async callback).
     """
+    # Loaded here, where threads rarely meet: a fork in the middle of a thread's first import leaves the child with
+    # the import's lock, which nobody will ever release.
+    import asyncio  # noqa: F401
+
     cls: Any = type(target)
     return _facade_class(cls)(target)
 

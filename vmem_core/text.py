@@ -19,6 +19,7 @@ _LINE_BREAKS = str.maketrans(
     {"\n": "\\n", "\r": "\\r", "\v": "\\n", "\f": "\\n", "\x1c": "\\n", "\x1d": "\\n", "\x1e": "\\n",
      "\x85": "\\n", "\u2028": "\\n", "\u2029": "\\n"}
 )  # fmt: skip
+_ASCII_BLANK = "".join(map(chr, range(33))) + "\x7f"
 _BLANK_CATEGORIES = frozenset({"Cc", "Cf", "Zs", "Zl", "Zp"})
 
 
@@ -76,7 +77,7 @@ def is_blank(text: str) -> bool:
     (True, False)
     """
     if text.isascii():
-        return not text.strip() or not text.strip("".join(map(chr, range(33))) + "\x7f")
+        return not text.strip(_ASCII_BLANK)
     return all(_shows_nothing(char) for char in text)
 
 

@@ -106,8 +106,11 @@ def decode_instant(data: Any, path: str) -> datetime:
 
 def decode_span(data: Any, path: str) -> timedelta:
     """A time span from its number of microseconds."""
-    check_integer(data, path)
-    return timedelta(microseconds=data)
+    check_integer(data, path, least=-(2**63), most=2**63 - 1)
+    try:
+        return timedelta(microseconds=data)
+    except OverflowError:
+        raise InvalidRequestError("is longer than a timedelta can be", path=path) from None
 
 
 def check_instant(value: object, path: str) -> datetime:

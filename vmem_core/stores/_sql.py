@@ -61,6 +61,8 @@ LOAD: Final = """select s.scope_id, s.revision, s.last_stamp, s.records, g.gener
   left join vmem_generations g on g.state = 'active'
   left join vmem_receipts r on r.scope_id = s.scope_id and r.operation_id = ?"""
 _HEAD_COLUMNS: Final = "r.number, r.record_id, r.revision, r.state, v.scope_revision, v.recorded_at, v.body"
+HEAD_BY_ID: Final = f"""select {_HEAD_COLUMNS} from vmem_records r left join vmem_revisions v on v.entry = r.entry
+  where r.record_id = ?"""
 HEADS_BY_ID: Final = f"""select {_HEAD_COLUMNS} from vmem_records r left join vmem_revisions v on v.entry = r.entry
   where r.record_id in (select value from json_each(?))"""
 HEADS_BY_NUMBER: Final = f"""select {_HEAD_COLUMNS} from vmem_records r left join vmem_revisions v on v.entry = r.entry
@@ -195,7 +197,11 @@ def scope_numbers(scope_id: int) -> tuple[int, int]:
 
 def dump(value: Any) -> str:
     """Compact JSON, non-ASCII kept."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _encode(value)
+
+
+# Made once: json.dumps with arguments makes an encoder a call.
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def record_body(record: Record) -> str:
@@ -217,9 +223,11 @@ def record_body(record: Record) -> str:
     )
 
 
+_SOURCE_FIELDS: Final = ("kind", "digest", "message_id", "chat_id", "run_id", "tool_call_id", "tool_name", "uri")
+
+
 def _trim(source: Source) -> dict[str, str]:
-    names = ("kind", "digest", "message_id", "chat_id", "run_id", "tool_call_id", "tool_name", "uri")
-    return {name: value for name in names if (value := getattr(source, name)) is not None}
+    return {name: value for name in _SOURCE_FIELDS if (value := getattr(source, name)) is not None}
 
 
 def is_kept(body: str | None) -> bool:

@@ -48,6 +48,9 @@ class SqlStore:
     """
 
     def __init__(self, clock: Clock) -> None:
+        # Before any thread of ours runs: see sync.facade().
+        import asyncio  # noqa: F401
+
         self._clock = clock
         self._probe: Callable[[str], None] = _no_probe
         self._lock = threading.Lock()

@@ -7,6 +7,7 @@ for, so that a pipelined connection takes one round trip for them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -49,9 +50,14 @@ def load_state(connection: Database, scope: Scope, operation_id: str = "") -> Sc
 
 
 def _state(row: Sequence[Any], scope: Scope, operation_id: str) -> ScopeState:
-    generation = None if row[4] is None else Generation(row[4], row[5], row[6], "active")
+    generation = None if row[4] is None else _generation(row[4], row[5], row[6])
     stored = None if row[8] is None else _sql.load_receipt(scope, operation_id, *row[8:13])
     return ScopeState(row[0], row[1] or 0, row[2] or 0, row[3] or 0, generation, row[7] or 0, stored, row[13])
+
+
+@functools.lru_cache(maxsize=64)
+def _generation(number: int, model_id: str, dims: int) -> Generation:
+    return Generation(number, model_id, dims, "active")
 
 
 @dataclass(slots=True)
@@ -103,6 +109,8 @@ def _ask_heads(connection: Database, reads: Reads) -> Rows | None:
     """Send what does not need the scope's row."""
     if not reads.record_ids or reads.whole_scope:
         return None
+    if len(reads.record_ids) == 1:
+        return connection.execute(_sql.HEAD_BY_ID, reads.record_ids)
     return connection.execute(_sql.HEADS_BY_ID, (_sql.id_list(reads.record_ids),))
 
 
