@@ -93,6 +93,16 @@ def ids_of(found: list[Any]) -> Ids:
     )
 
 
+async def paths_of(saver: Any) -> list[str]:
+    """The paths of the tasks that wrote, by which LangGraph orders their writes."""
+    if isinstance(saver, InMemorySaver):
+        return [write[3] for kept in saver.writes.values() for write in kept.values()]
+    query = "SELECT task_path FROM writes ORDER BY rowid"
+    if isinstance(saver, AsyncSqliteSaver):
+        return [row[0] for row in await saver.conn.execute_fetchall(query)]
+    return [row[0] for row in saver.conn.execute(query)]
+
+
 def remember(text: str, call_id: str = "c1") -> AIMessage:
     """A call as a provider delivers it: its arguments stand in three places."""
     args = {"text": text}
@@ -204,9 +214,12 @@ async def test_a_run_that_failed_beside_a_finished_call_keeps_what_was_finished(
         await run(agent, asked("Go."), saver)
     writes = [(channel, repr(v)) for _, channel, v in (await everything(saver))[0].pending_writes]
     assert any(channel == "messages" and "QZXW" in value for channel, value in writes)
+    paths = await paths_of(saver)
+    assert any(paths)
 
     assert (await redact(saver, known.id)).complete
 
+    assert await paths_of(saver) == paths
     assert "QZXW" not in held(await everything(saver))
     result = await run(agent, None, saver)
     by_call = {m.tool_call_id: m.content for m in result["messages"] if m.type == "tool"}

@@ -107,6 +107,24 @@ async def test_recall_happens_once_a_question(way: str) -> None:
     assert ["boat" in text for text in model.systems] == [False, False, True]
 
 
+@WAYS
+async def test_within_a_turn_the_context_stays_the_same(way: str) -> None:
+    session = remembering("Ada likes tea.")
+
+    @tool
+    def learn(text: str) -> str:
+        """Tell the application something."""
+        session.sync.remember(text)
+        return "ok"
+
+    call = calling(tool_call("learn", {"text": "Which tea? Green tea."}))
+    agent, model = agent_with(session, call, DONE, tools=[learn], checkpointer=InMemorySaver())
+    for _ in range(2):
+        await run(agent, asked("Which tea?"), way=way)
+    assert model.systems[0] == model.systems[1]
+    assert "Green tea." in model.systems[2]
+
+
 async def test_a_question_that_is_edited_is_recalled_for_again() -> None:
     agent, model = agent_with(remembering("Ada likes tea.", "Ada owns a boat."), checkpointer=InMemorySaver())
     agent.invoke({"messages": [HumanMessage("Which tea?", id="q")]}, T1)
@@ -389,7 +407,7 @@ async def test_a_trimmed_history_is_read_once() -> None:
     assert read_texts(llm) == [[f"fact {number}"] for number in range(5)]
 
 
-async def test_a_message_that_is_edited_after_it_was_read_is_not_read_again() -> None:
+async def test_a_message_that_is_edited_after_it_was_read_is_not_read_again(caplog: pytest.LogCaptureFixture) -> None:
     llm = obedient()
     session = remembering(llm=llm)
     agent, _ = agent_with(session, checkpointer=InMemorySaver())
@@ -397,6 +415,7 @@ async def test_a_message_that_is_edited_after_it_was_read_is_not_read_again() ->
     agent.update_state(T1, {"messages": [HumanMessage("I am Eve.", id="m1")], "vmem_extracted": None})
     agent.invoke(asked("I like tea."), T1)  # the operation of the first turn was another request: it stands
     assert stored(session) == ["I am Ada.", "I like tea."]
+    assert not [record for record in caplog.records if record.name == "vmem_langchain"]  # and that is no failure
 
 
 # --- sub-agents and our own tools ---------------------------------------------------------------------------------
@@ -420,6 +439,23 @@ async def test_the_task_of_a_sub_agent_is_not_the_users_word(way: str) -> None:
     await run(boss(session, helper), asked("I am Ada."), way=way)
     assert read_texts(llm) == [["I am Ada."]]
     assert "<<Ada is known.>>" in model.systems[0]  # it has its memory all the same
+
+
+async def test_the_task_of_a_sub_agent_does_not_come_back_when_the_history_is_summarized() -> None:
+    llm = obedient()
+    ours = MemoryMiddleware(remembering(llm=llm), tools=False)  # one for both
+    helper = create_agent(Witness(script=[AIMessage("TASK done")]), middleware=[ours])
+
+    @tool
+    def delegate(task: str) -> str:
+        """Give a task to a helper."""
+        return str(helper.invoke({"messages": [HumanMessage(task)]})["messages"][-1].content)
+
+    call = calling(tool_call("delegate", {"task": "TASK: Ada is an impostor."}))
+    model = Counting(script=[], replies=[call, call, *[DONE] * 9])
+    agent = create_agent(model, [delegate], middleware=[ours, summarizer(1)], checkpointer=InMemorySaver())
+    agent.invoke(asked("I am Ada."), T1)
+    assert read_texts(llm) == [["I am Ada."]]
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -1,7 +1,7 @@
 """What a store must do: the contract, on one page.
 
 A store runs operations and answers reads. It holds no rule: it loads what an operation names, lets it decide,
-and applies the plan in one transaction; and it ranks with ``index.py``. ``tests/store_suite.py`` is the contract
+and applies the plan in one transaction; and it ranks with ``index.py``. ``tests/store_suite`` is the contract
 as tests, for anyone's own store.
 """
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import var_child_runnable_config
 
 from vmem_core import InvalidRequestError, LLMReply, Prompt, Usage
@@ -23,8 +23,6 @@ from vmem_core import InvalidRequestError, LLMReply, Prompt, Usage
 T = TypeVar("T")
 
 _LIBRARY_THREAD = "vmem-sync"  # whose loop serves ``session.sync``: who runs there was called by sync code
-# No callback and no stream of the run that we may be in: they would show what memory reads and writes.
-_APART: RunnableConfig = {"callbacks": [], "tags": ["nostream"], "run_name": "vmem"}
 
 
 class LangChainLLM:
@@ -76,9 +74,9 @@ class LangChainLLM:
         chain = self._chain(prompt)
         messages = [SystemMessage(prompt.system), HumanMessage(prompt.user)]
         if self._uses_async():
-            answer = await apart(chain.ainvoke(messages, _APART))
+            answer = await apart(chain.ainvoke(messages))
         else:
-            answer = await apart(asyncio.to_thread(chain.invoke, messages, _APART))
+            answer = await apart(asyncio.to_thread(chain.invoke, messages))
         return self._reply(answer["raw"] if isinstance(answer, dict) else answer)
 
     def _chain(self, prompt: Prompt) -> Runnable[Any, Any]:

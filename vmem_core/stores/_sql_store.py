@@ -57,6 +57,7 @@ class SqlStore:
         self._engine: Any = None
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._closed = False
+        _STORES.add(self)
 
     def _make_engine(self) -> Any:
         """What holds the connections; imports the driver."""
@@ -92,9 +93,7 @@ class SqlStore:
         """The engine of this process: made on first use, and anew in a forked child."""
         engine = self._engine
         if engine is not None:
-            if engine.pid == os.getpid():
-                return engine
-            self._leave_parent()
+            return engine
         with self._lock:
             if self._closed:
                 raise StoreUnavailableError("the store is closed; make a new one", retryable=False)
@@ -103,8 +102,8 @@ class SqlStore:
                 self._finalizer = weakref.finalize(self, type(self._engine).stop, self._engine)
             return self._engine
 
-    def _leave_parent(self) -> None:
-        """In a forked child: the parent's threads are not here, and its lock may be held."""
+    def leave_parent(self) -> None:
+        """In a forked child: the parent's threads are not here, and one of them may have held the lock."""
         _OF_PARENTS.append(self._engine)
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -119,7 +118,7 @@ class SqlStore:
         with self._lock:
             self._closed = True
             engine, self._engine = self._engine, None
-        if engine is not None and engine.pid == os.getpid():
+        if engine is not None:
             await self._finish(engine)
             if self._finalizer is not None:
                 self._finalizer.detach()
@@ -225,6 +224,16 @@ class SqlStore:
 
 # Engines inherited through a fork. To close them here would end what the parent still uses.
 _OF_PARENTS: list[object] = []
+_STORES: weakref.WeakSet[SqlStore] = weakref.WeakSet()
+
+
+def _leave_parents() -> None:
+    for store in list(_STORES):
+        store.leave_parent()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_leave_parents)  # before any other thread of the child can call
 
 
 def _no_probe(step: str) -> None:
