@@ -295,6 +295,19 @@ async def test_no_byte_of_the_text_is_left_in_the_files(kind: str, way: str, tmp
         assert saver.conn.isolation_level == ""  # the saver's own connection is as it was
 
 
+async def test_pages_that_were_freed_before_keep_no_text_either(tmp_path: Path) -> None:
+    session = session_of(InMemoryStore())
+    known = (await session.remember(SECRET)).records[0]
+    async with saver_of("sqlite", tmp_path) as saver:
+        saver.conn.execute("PRAGMA secure_delete = OFF")
+        agent = agent_of(create_memory_tools(session), RECALL, checkpointer=saver)
+        for thread in ("t1", "t2"):
+            await run(agent, asked("Go. " + "x" * 3_000), saver, in_thread(thread))
+        saver.delete_thread("t2")
+        assert (await redact(saver, known.id)).scrubbed
+        assert b"QZXW" not in file_bytes(tmp_path)
+
+
 async def test_a_reader_in_the_way_is_told_of(tmp_path: Path) -> None:
     session = session_of(InMemoryStore())
     known = (await session.remember(SECRET)).records[0]

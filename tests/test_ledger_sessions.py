@@ -93,9 +93,8 @@ async def test_an_accounted_call_is_settled_with_the_usage_and_the_model_it_repo
         (accounted(paid(facts()), model_id="chat-1"), {}),
         (accounted(paid(facts())), {"llm_model_id": "chat-1"}),
         (accounted(paid(facts()), model_id="other"), {"llm_model_id": "chat-1"}),
-        (paid(facts()), {"llm_model_id": "chat-1"}),
     ],
-    ids=["accounted with its id", "id given to the session", "the session's id counts", "not marked"],
+    ids=["accounted with its id", "id given to the session", "the session's id counts"],
 )
 async def test_calls_are_reserved_under_the_model_id_that_was_given(llm: Any, given: dict[str, Any]) -> None:
     ledger = UsageLedger(allowed_models={"chat-1"}, prices=PRICES)
@@ -114,7 +113,7 @@ async def test_an_accounted_embedder_is_reserved_under_its_id(store: Store) -> N
 
 async def test_a_call_that_reports_no_usage_is_never_free(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     ledger = UsageLedger(prices=PRICES)
-    for llm in (FakeLLM([facts()]), accounted(FakeLLM([facts()])), paid(facts(), usage=None)):
+    for llm in (FakeLLM([facts()]), accounted(FakeLLM([facts()])), paid(facts(), usage=None), paid(facts())):
         before = ledger.totals()
         memory = open_memory(store, llm=llm, ledger=ledger, llm_model_id="chat-1")
         await memory.extract([user(f"m{before.calls}", "I like tea")])

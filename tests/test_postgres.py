@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from fakes import ADA, BOB, FakeEmbedder
 from postgres_server import fresh_schema, server_uri
+from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from vmem_core import (
@@ -18,6 +19,7 @@ from vmem_core import (
     RecordConflictError,
     RevisionConflictError,
     SchemaVersionError,
+    Scope,
     StoreUnavailableError,
     VmemError,
 )
@@ -68,6 +70,42 @@ async def test_a_pool_of_the_host_is_used_and_stays_open(uri: str, schema: str) 
             assert connection.execute("select 1").fetchone() == (1,)
         with pytest.raises(StoreUnavailableError):
             await sessions[0].count()
+
+
+async def test_a_pool_whose_rows_are_dicts_serves_as_well(uri: str, schema: str) -> None:
+    options = {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row}
+    with ConnectionPool(uri, kwargs=options, min_size=1, max_size=2, open=True) as pool:
+        store = PostgresStore(pool, schema=schema)
+        memory = MemorySession(store, ADA, embedder=FakeEmbedder())
+        record = (await memory.remember("tea")).records[0]
+        assert [hit.record for hit in await memory.recall("tea")] == [record]
+        await memory.forget(record.id)
+        await store.scrub()
+        await store.close()
+
+
+async def test_a_refusal_is_not_its_own_cause(store: PostgresStore) -> None:
+    with pytest.raises(VmemError) as caught:
+        await MemorySession(store, ADA).retract("nope")
+    assert caught.value.__cause__ is None
+
+
+async def test_a_scope_too_long_for_an_index_is_refused_before_anything_is_written(store: PostgresStore) -> None:
+    words = [chr(0x4E00 + number * 7919 % 20_000) for number in range(1024)]  # what does not compress
+    long = Scope(user_id="".join(words[:512]), chat_id="".join(words[512:]))
+    with pytest.raises(InvalidRequestError) as caught:
+        await MemorySession(store, long).remember("tea")
+    assert caught.value.path == "scope"
+    assert list(await store.scopes()) == []
+
+
+async def test_an_older_tokenizer_is_brought_up_to_date_at_set_up(store: PostgresStore, uri: str, schema: str) -> None:
+    await MemorySession(store, ADA).remember("green teas")
+    run(uri, f"""update "{schema}".vmem_store set value = '0' where name = 'tokenizer'""")
+    run(uri, f"""update "{schema}".vmem_records set tokens = ''::bytea""")
+    again = PostgresStore(uri, schema=schema)
+    assert [hit.record.text for hit in await MemorySession(again, ADA).recall("tea")] == ["green teas"]
+    await again.close()
 
 
 @pytest.mark.parametrize("name", ["my-schema", "Select", 'a"b', "x; drop schema public", "sch\u00e9ma", "%s"])

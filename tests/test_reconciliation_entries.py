@@ -16,7 +16,6 @@ from fake_models import (
     existing_lines,
     fact,
     facts,
-    new_lines,
     noop,
     notes,
     obey,
@@ -229,16 +228,6 @@ async def test_what_no_store_can_hold_is_mended_in_a_models_words(store: Store) 
     await existing(store, "inferred")
     (record,) = (await write(store, "inferred", add("half \ud83d and \x00"))).records
     assert record.text == "half \ufffd and \ufffd"
-
-
-async def test_more_facts_than_a_prompt_shows_are_stored_all_the_same(store: Store) -> None:
-    await open_memory(store).remember("note number one")
-    llm = FakeLLM(decisions=obey)
-    messages = [user(f"m{number}", f"note number {number}") for number in range(130)]
-    result = await open_memory(store, llm=llm).extract(messages, infer=False)
-    assert len(new_lines(llm.prompts[0])) == 100
-    assert sorted(texts(result.records)) == sorted(message.content for message in messages)
-    assert notes(result) == {"over_limit": 30}
 
 
 # ------------------------------------------------------------------------------------------------- equal texts

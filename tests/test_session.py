@@ -16,6 +16,7 @@ from fakes import ADA, BOB, Clock, FakeEmbedder, Listener, RawEmbedder, in_order
 from vmem_core import (
     Draft,
     Embeddings,
+    ForgetEvent,
     InMemoryStore,
     InvalidRequestError,
     MemorySession,
@@ -319,3 +320,19 @@ def test_every_error_has_a_code_its_fields_and_survives_pickling() -> None:
             assert isinstance(one, VmemError)
     assert issubclass(vmem_core.InvalidRequestError, ValueError)
     assert issubclass(vmem_core.RecordNotFoundError, LookupError)
+
+
+async def test_plain_callbacks_that_use_sync_never_wait_for_each_other(store: Store) -> None:
+    """Each holds a thread while it needs another one: in a pool with an end all would stand still."""
+    memory = open_memory(store, embedder=FakeEmbedder())
+    await memory.remember("tea")
+    meeting = threading.Barrier(40)
+
+    def listener(event: ForgetEvent) -> None:
+        meeting.wait(timeout=60)
+        assert memory.sync.count() == 1
+
+    forgetting = open_memory(store, on_forget=listener)
+    for number in range(40):
+        await forgetting.remember(f"coffee {number}", id=f"c{number}")
+    await asyncio.gather(*(forgetting.forget(f"c{number}") for number in range(40)))

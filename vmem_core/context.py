@@ -36,9 +36,10 @@ class ContextItem(Value):
         check_text(self.record_id, "item.record_id")
         check_integer(self.revision, "item.revision", least=1)
         check_choice(self.origin, ORIGINS, "item.origin")
-        for kind in self.source_kinds:
+        kinds = check_values(self.source_kinds, str, "item.source_kinds")
+        for kind in kinds:
             check_choice(kind, SOURCE_KINDS, "item.source_kinds")
-        object.__setattr__(self, "source_kinds", tuple(self.source_kinds))
+        object.__setattr__(self, "source_kinds", kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,6 @@ def render(package: ContextPackage, texts: Sequence[str | None], *, forgotten: S
     lines = [HEADING]
     for item, text, is_gone in zip(package.items, texts, forgotten, strict=True):
         lines.append(_missing_line(item, is_gone) if text is None else render_line(item, text))
-    if package.omitted:
-        lines.append(f"({package.omitted} more did not fit)")
     return "\n".join(lines)
 
 

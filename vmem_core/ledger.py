@@ -58,6 +58,7 @@ class Reservation:
     input_tokens: int
     output_tokens: int
     cost: float
+    accounted: bool
     unknown: bool = True
     running: bool = True
 
@@ -94,7 +95,7 @@ class UsageLedger:
             check_integer(max_tokens, "max_tokens", least=0)
         if max_cost is not None and not _is_amount(max_cost):
             raise InvalidRequestError("must be a number of 0 or more", path="max_cost")
-        if isinstance(allowed_models, str):
+        if isinstance(allowed_models, str) or not isinstance(allowed_models, Collection | None):
             raise InvalidRequestError("must be a set of model ids", path="allowed_models")
         check_choice(unknown_price, ("allow", "reject"), "unknown_price")
         self._max_tokens, self._max_cost = max_tokens, max_cost
@@ -134,7 +135,7 @@ class UsageLedger:
                 code="price_unknown",
             )
         reservation = Reservation(
-            kind, model_id, input_tokens, output_tokens, _cost(price, input_tokens, output_tokens)
+            kind, model_id, input_tokens, output_tokens, _cost(price, input_tokens, output_tokens), accounted
         )
         with self._lock:
             self._check_room(reservation)

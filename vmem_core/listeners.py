@@ -50,8 +50,16 @@ async def tell(
 
 
 async def _succeeds(listener: Listener, event: ForgetEvent) -> bool:
+    import asyncio
+
     try:
         await call(listener, event)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise  # the caller is cancelled, not something inside the listener
+        log().error("an on_forget listener was cancelled; call forget again to run it again")
+        return False
     except Exception as error:  # noqa: BLE001 - whatever a host's code raises, the forget stands
         # Only the class: the listener's message may quote what it was to redact.
         log().error("an on_forget listener failed with %s; call forget again to run it again", type(error).__name__)

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from vmem_core.errors import InvalidRequestError
 from vmem_core.records import Scope, Source, SourceKind
 from vmem_core.text import is_blank, mend_string, text_digest
-from vmem_core.values import check_choice, check_values
+from vmem_core.values import check_choice, check_type, check_values
 
 Role = Literal["user", "assistant", "tool", "system", "developer"]
 ROLES: tuple[Role, ...] = ("user", "assistant", "tool", "system", "developer")
@@ -95,6 +95,8 @@ class Message:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "id", _mend(self.id, "message.id", needed=True))
+        for name in ("is_error", "model_written"):
+            check_type(getattr(self, name), bool, f"message.{name}")
         check_choice(self.role, ROLES, "message.role")
         object.__setattr__(self, "tool_calls", check_values(self.tool_calls, ToolCall, "message.tool_calls"))
         for name in ("tool_call_id", "tool_name", "run_id"):
@@ -134,9 +136,12 @@ class ExtractionPolicy:
     read_assistant: bool = False
 
     def __post_init__(self) -> None:
-        if isinstance(self.trusted_tools, str) or not all(isinstance(name, str) for name in self.trusted_tools):
+        given = self.trusted_tools
+        names = None if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+        if names is None or not all(isinstance(name, str) for name in names):
             raise InvalidRequestError("must be a set of tool names", path="trusted_tools")
-        object.__setattr__(self, "trusted_tools", frozenset(self.trusted_tools) - OWN_TOOLS)
+        object.__setattr__(self, "trusted_tools", frozenset(names) - OWN_TOOLS)
+        check_type(self.read_assistant, bool, "read_assistant")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ transaction is ever held here. Does not own what is done with a vector (``operat
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -21,11 +23,14 @@ from vmem_core.text import check_text
 from vmem_core.values import check_integer
 
 if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
     import numpy as np
 
 Purpose = Literal["document", "query"]
 _CHARACTERS_A_TOKEN = 4
 _REPLY_TOKENS = 256
+_MOST_THREADS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +134,21 @@ async def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
         return await function(*args, **kwargs)
     import asyncio
 
-    result = await asyncio.to_thread(function, *args, **kwargs)
+    run = functools.partial(contextvars.copy_context().run, functools.partial(function, *args, **kwargs))
+    result = await asyncio.get_running_loop().run_in_executor(_threads(os.getpid()), run)
     return await result if inspect.isawaitable(result) else result
+
+
+@functools.cache
+def _threads(pid: int) -> ThreadPoolExecutor:
+    """Threads for the host's callables, as many as run at once: a thread is made only when none is idle.
+
+    A callable may use ``.sync`` and so wait for another callable of the host. In a pool with an end, enough of them
+    would wait for each other for ever.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(max_workers=_MOST_THREADS, thread_name_prefix="vmem-host")
 
 
 class Accounted:
@@ -145,8 +163,8 @@ class Accounted:
         return f"accounted({type(self.target).__name__}, model_id={self.model_id!r})"
 
     async def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it, as a language model or as an embedder."""
-        return await call(_embed_function(self.target), *args, **kwargs)
+        """Call it, as an embedder if a purpose is given, else as a language model."""
+        return await call(_embed_function(self.target) if "purpose" in kwargs else self.target, *args, **kwargs)
 
 
 def accounted(llm_or_embedder: Any, model_id: str | None = None) -> Accounted:
@@ -287,7 +305,8 @@ class ModelCalls:
         usage = None
         try:
             answer = await answering
-            usage = getattr(answer, "usage", None)
+            # Who does not promise to report its usage is not believed either: 0 tokens would be free.
+            usage = getattr(answer, "usage", None) if reservation is not None and reservation.accounted else None
         finally:
             if reservation is not None and self._ledger is not None and not isinstance(usage, Usage):
                 self._ledger.keep(reservation)

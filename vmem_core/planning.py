@@ -258,19 +258,14 @@ class Planner:
         self, facts: Sequence[Fact], existing: Sequence[Record], template: Template
     ) -> tuple[Edits, bool]:
         """A model's decisions as edits, and whether its reply could be read."""
-        shown = facts[: reconcile.MOST_FACTS]
         instructions = self._instructions if template.is_said else None
-        reply = await self._ask(reconcile.reconciliation_prompt(shown, existing, instructions), read_decisions)
+        reply = await self._ask(reconcile.reconciliation_prompt(facts, existing, instructions), read_decisions)
         if reply.outcome == "read":
-            edits = reconcile.apply_decisions(reply, shown, existing, template)
-            # Too many to be shown: they are stored beside what there is.
-            edits.edits += reconcile.add_all(facts[len(shown) :], template).edits
-            edits.notes["over_limit"] += len(facts) - len(shown)
-            return edits, True
+            return reconcile.apply_decisions(reply, facts, existing, template), True
         # Nothing of the model is applied; what the host said itself is stored all the same.
         edits = reconcile.add_all(facts, template) if template.is_said else Edits()
         edits.notes[reply.outcome] += 1
-        return edits, reply.outcome != "unparsed"
+        return edits, False
 
     async def _embed(self, operation: ApplyEdits, known: Vectors | None) -> Vectors | None:
         """The vectors of the final texts; those that are known are not paid for again."""

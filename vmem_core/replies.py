@@ -245,6 +245,8 @@ def _decision(item: Any) -> Decision | None:
     if not isinstance(event, str) or event.strip().upper() not in EVENTS:
         return None
     fact = item.get("fact")
+    if isinstance(fact, int) and not isinstance(fact, bool):
+        fact = f"n{fact}"
     return Decision(
         event.strip().upper(),
         _handle(item.get("id")),

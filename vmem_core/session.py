@@ -47,7 +47,7 @@ from vmem_core.records import (
 from vmem_core.results import ForgetResult, ForgetScopeResult, History, Hits, Page, Receipt, WriteResult
 from vmem_core.store import Listing, Store
 from vmem_core.text import check_string, check_text
-from vmem_core.values import check_choice, check_integer, check_values
+from vmem_core.values import check_choice, check_integer, check_optional_text, check_type, check_values
 
 if TYPE_CHECKING:
     from vmem_core.planning import Planner
@@ -105,6 +105,10 @@ class MemorySession:
             raise InvalidRequestError("must be Limits", path="limits")
         if new_id is not None and not callable(new_id):
             raise InvalidRequestError("must be a callable that returns a new id", path="new_id")
+        if ledger is not None:
+            check_type(ledger, UsageLedger, "ledger")
+        check_optional_text(llm_model_id, "llm_model_id")
+        check_optional_text(embedder_model_id, "embedder_model_id")
         limits.check_scope(check_scope(scope))
         self._store, self._scope, self._limits = store, scope, limits
         self._calls = ModelCalls(llm, embedder, ledger, llm_model_id, embedder_model_id)
@@ -247,7 +251,7 @@ class MemorySession:
             top_k: How many similar records the model sees a fact, 1 to 1,000.
             supersede: ``"reconcile"`` (the default with an ``llm``) or ``"add"``.
             instructions: Appended to the prompt of extraction.
-            infer: Whether a model makes facts of the texts; False: each readable text is a record.
+            infer: Whether a model makes facts of the texts; False: each readable text is a record, as it stands.
             policy: What may be read; None: the session's.
             operation_id: Makes a retry apply once.
 
@@ -261,7 +265,7 @@ class MemorySession:
         if infer and self._calls.llm is None:
             raise InvalidRequestError("needs a session with an llm; or use infer=False", path="infer")
         if supersede is not None:
-            check_choice(supersede, ("add", "reconcile"), "supersede")
+            check_choice(supersede, ("add", "reconcile") if infer else ("add",), "supersede")
         kind = None if kind is None else cast(Kind, check_choice(kind, KINDS, "kind"))
         links = check_values(links, Link, "links")
         self._limits.check_links(links)
@@ -278,7 +282,7 @@ class MemorySession:
                 kind=kind,
                 ttl=ttl,
                 links=links,
-                reconciles=mode == "reconcile",
+                reconciles=infer and mode == "reconcile",
                 infer=infer,
             )
             planner = self._planner(top_k, instructions)

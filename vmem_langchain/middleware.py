@@ -1,15 +1,13 @@
 """Memory for agents made by ``create_agent``: recall before the model, extraction after the turn.
 
 Owns the hooks, what they keep in the graph's state (references and message ids, no text of a record) and that a failure
-of memory is no failure of the turn. Does not own what is read (``conversation.py``) or recalled (``chat_memory.py``).
+of memory is no failure of the turn. Does not own what a hook finds in the state (``turn.py``), what is read of it
+(``conversation.py``) or how a context is made (``chat_memory.py``).
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from functools import cached_property
 from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
 
 from langchain.agents.middleware.types import (
@@ -20,8 +18,7 @@ from langchain.agents.middleware.types import (
     ModelResponse,
     PrivateStateAttr,
 )
-from langchain_core.messages import BaseMessage, SystemMessage
-from langchain_core.runnables.config import ensure_config
+from langchain_core.messages import SystemMessage
 
 from vmem_core import (
     ContextPackage,
@@ -33,26 +30,16 @@ from vmem_core import (
     text_digest,
 )
 from vmem_langchain.chat_memory import Recaller, make_policy
-from vmem_langchain.conversation import Read, batches, extraction_id, flat, read, text_of, turns
-from vmem_langchain.identity import (
-    LOG,
-    MemoryRequest,
-    SessionResolver,
-    aresolve,
-    check_source,
-    is_graph_signal,
-    request_of,
-    resolve,
-)
+from vmem_langchain.conversation import Read, batches, extraction_id, flat, text_of, turns
+from vmem_langchain.identity import LOG, SessionResolver, aresolve, check_source, is_graph_signal, resolve
 from vmem_langchain.llm import apart
 from vmem_langchain.tools import ToolKind, create_memory_tools
+from vmem_langchain.turn import Seen, Turn
 
 _ATTEMPTS: Final = 2  # how many hooks ask again when the model's reply could not be read
-_NAMESPACE_SEPARATOR: Final = "|"  # LangGraph's, between the graphs that a run is inside of
-_MOST_CONVERSATIONS: Final = 256
 
 Update: TypeAlias = dict[str, Any] | None
-Act: TypeAlias = Callable[[MemorySession, "_Turn"], Coroutine[Any, Any, Update]]
+Act: TypeAlias = Callable[[MemorySession, Turn], Coroutine[Any, Any, Update]]
 
 
 class MemoryState(AgentState[Any]):
@@ -121,7 +108,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         self._policy = make_policy(trusted_tools, read_assistant)
         self._recaller = Recaller(top_k, max_tokens, count_tokens)
         self._recalls, self._extracts, self._nested, self._raises = recall, extract, nested, on_error == "raise"
-        self._seen, self._told = _Seen(), False
+        self._seen, self._told = Seen(), False
         self.tools = _make_tools(session_or_resolver, tools, prefix)
 
     # --- hooks ------------------------------------------------------------------------------------------------
@@ -167,7 +154,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
     # --- with a session, and without failing the turn ---------------------------------------------------------
 
     def _run(self, act: Act, state: Any) -> Update:
-        turn = _Turn(state)
+        turn = Turn(state)
         try:
             session = resolve(self._source, turn.request)
             return None if session is None else run_sync(apart(act(session, turn)))
@@ -176,7 +163,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             return None
 
     async def _arun(self, act: Act, state: Any) -> Update:
-        turn = _Turn(state)
+        turn = Turn(state)
         try:
             session = await aresolve(self._source, turn.request)
             return None if session is None else await apart(act(session, turn))
@@ -198,7 +185,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
 
     # --- recall -----------------------------------------------------------------------------------------------
 
-    async def _prepare(self, session: MemorySession, turn: _Turn) -> Update:
+    async def _prepare(self, session: MemorySession, turn: Turn) -> Update:
         """Note which question the turn is about, and recall for it."""
         question, context = turn.question, turn.context
         if self._reads(turn):
@@ -223,32 +210,32 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             return None
 
     def _has_context(self, request: ModelRequest[Any]) -> bool:
-        return self._recalls and bool(_Turn(request.state).context.get("package"))
+        return self._recalls and bool(Turn(request.state).context.get("package"))
 
-    async def _render(self, session: MemorySession, turn: _Turn) -> Update:
+    async def _render(self, session: MemorySession, turn: Turn) -> Update:
         return {"text": await session.render(ContextPackage.from_json(turn.context["package"]))}
 
     # --- extraction -------------------------------------------------------------------------------------------
 
-    async def _catch_up(self, session: MemorySession, turn: _Turn) -> Update:
+    async def _catch_up(self, session: MemorySession, turn: Turn) -> Update:
         """Read what was left of earlier turns; the last one has only begun."""
         return await self._extract(session, turn, turns(self._restored(turn))[:-1])
 
-    async def _finish(self, session: MemorySession, turn: _Turn) -> Update:
+    async def _finish(self, session: MemorySession, turn: Turn) -> Update:
         update = await self._extract(session, turn, turns(self._restored(turn)))
         if update is not None:
             self._seen.drop(turn.key)
         return update
 
-    def _restored(self, turn: _Turn) -> list[Read]:
+    def _restored(self, turn: Turn) -> list[Read]:
         """What is to be read: with what was summarized since it was last seen, if a summary stands for it."""
-        lost = self._seen.lost(turn.key, turn.conversation) if turn.is_summarized else []
+        lost = self._seen.lost(turn.key, turn.present) if turn.is_summarized else []
         return [*lost, *turn.undone]
 
-    def _reads(self, turn: _Turn) -> bool:
+    def _reads(self, turn: Turn) -> bool:
         return self._extracts and (self._nested or not turn.is_nested)
 
-    async def _extract(self, session: MemorySession, turn: _Turn, found: list[list[Read]]) -> Update:
+    async def _extract(self, session: MemorySession, turn: Turn, found: list[list[Read]]) -> Update:
         if not self._reads(turn):
             return None
         done: str | None = None
@@ -263,7 +250,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             done = batch[-1].id
         return None if done is None else {"vmem_extracted": done}
 
-    async def _read(self, session: MemorySession, turn: _Turn, batch: list[Read]) -> bool:
+    async def _read(self, session: MemorySession, turn: Turn, batch: list[Read]) -> bool:
         """Read turns in one operation.
 
         Returns:
@@ -305,93 +292,3 @@ def _with_context(request: ModelRequest[Any], context: Update) -> ModelRequest[A
     blocks = given.content if isinstance(given.content, list) else [{"type": "text", "text": given.content}]
     block = {"type": "text", "text": f"\n\n{context['text']}"}
     return request.override(system_message=given.model_copy(update={"content": [*blocks, block]}))
-
-
-# --- the turn -----------------------------------------------------------------------------------------------------
-
-
-class _Turn:
-    """A turn as a hook finds it in the graph's state."""
-
-    def __init__(self, state: Any) -> None:
-        config = ensure_config()
-        self.request: MemoryRequest = request_of(config)
-        self.thread_id = self.request.thread_id
-        self.is_nested = _NAMESPACE_SEPARATOR in str((config.get("configurable") or {}).get("checkpoint_ns") or "")
-        self._messages = state.get("messages") or ()
-        found = state.get("vmem_context")
-        self.context: dict[str, Any] = found if isinstance(found, dict) else {}
-        self._extracted = state.get("vmem_extracted")
-
-    @cached_property
-    def conversation(self) -> list[Read]:
-        """The messages."""
-        return read(self._messages, self.thread_id)
-
-    @property
-    def key(self) -> str | None:
-        """The conversation, or without a thread the question that this run is about."""
-        return self.thread_id or self.context.get("message_id")
-
-    @property
-    def question(self) -> Read | None:
-        """The user's last message."""
-        return next((one for one in reversed(self.conversation) if one.begins_turn), None)
-
-    @property
-    def is_summarized(self) -> bool:
-        """Whether a summary stands in the place of messages."""
-        return any(_is_summary(one.original) for one in self.conversation)
-
-    @property
-    def undone(self) -> list[Read]:
-        """The turns that were not read, or not all of them.
-
-        A turn that was read in part comes whole: what it began with decides what of the rest is trusted.
-        """
-        ids = [one.id for one in self.conversation]
-        start = ids.index(self._extracted) + 1 if self._extracted in ids else 0
-        place, left = 0, []
-        for one in turns(self.conversation):
-            place += len(one)
-            if place > start:
-                left.extend(one)
-        return left
-
-
-def _is_summary(message: BaseMessage) -> bool:
-    return message.type == "human" and bool(message.additional_kwargs.get("lc_source"))
-
-
-class _Seen:
-    """Messages of turns that were not read yet, as they were last seen: a long turn can be summarized before it ends.
-
-    In this process alone, and for the conversations that came last.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[str, list[Read]] = OrderedDict()
-
-    def keep(self, key: str | None, messages: list[Read], is_summarized: bool) -> None:
-        """Keep what is there and, with a summary in the place of messages, what was there before."""
-        if key is None:
-            return
-        with self._lock:
-            ids = {one.id for one in messages}
-            lost = [one for one in self._kept.get(key, ()) if one.id not in ids] if is_summarized else []
-            self._kept[key] = [*lost, *messages]
-            self._kept.move_to_end(key)
-            while len(self._kept) > _MOST_CONVERSATIONS:
-                self._kept.popitem(last=False)
-
-    def lost(self, key: str | None, conversation: Sequence[Read]) -> list[Read]:
-        """What was seen and is not in the conversation any more."""
-        ids = {one.id for one in conversation}
-        with self._lock:
-            return [one for one in self._kept.get(key or "", ()) if one.id not in ids]
-
-    def drop(self, key: str | None) -> None:
-        """Forget a conversation: it was read."""
-        with self._lock:
-            self._kept.pop(key or "", None)

@@ -31,7 +31,7 @@ from vmem_core.errors import (
 from vmem_core.index import IndexCache, ScopeIndex
 from vmem_core.indexing import token_bytes
 from vmem_core.operations import Operation
-from vmem_core.plan import Outcome
+from vmem_core.plan import Outcome, Survey
 from vmem_core.records import Scope
 from vmem_core.results import Generation
 from vmem_core.store import Found, Search
@@ -71,12 +71,12 @@ class PostgresDatabase:
         place = ENTRY_PLACE.get(statement)
         if place is not None:
             values = [value for index, value in enumerate(values) if index != place]
-        rows: Rows = self._connection.execute(translate(statement, self._schema), values)
+        rows: Rows = _execute(self._connection, translate(statement, self._schema), values)
         return _WithoutTime(rows) if self._own_clock and statement is _sql.LOAD else rows
 
     def add_scope(self, key: str) -> int:
         """The id of the scope's row; the lock has made it already."""
-        scope_id: int = self._connection.execute(translate(LOCK_SCOPE[1], self._schema), (key,)).fetchone()[0]
+        scope_id: int = _execute(self._connection, translate(LOCK_SCOPE[1], self._schema), (key,)).fetchone()[0]
         return scope_id
 
     def add_revision(self, values: tuple[int, int, int, int, str]) -> int:
@@ -88,6 +88,11 @@ class PostgresDatabase:
         """Make the scope's row if it is missing, and hold it until the end of the transaction."""
         for statement in LOCK_SCOPE:
             self._connection.execute(translate(statement, self._schema), (key,))
+
+
+def _execute(connection: Any, statement: str, values: Sequence[Any] = ()) -> Any:
+    """Run a statement; its rows are tuples, also on a connection of the host's that makes something else of them."""
+    return connection.cursor(row_factory=psycopg.rows.tuple_row).execute(statement, values)
 
 
 class _WithoutTime:
@@ -118,6 +123,11 @@ class _SharedReader(Reader):
         """The best hits, in order."""
         with self._stripes[hash(scope) % _STRIPES]:
             return super().search(connection, scope, search)
+
+    def survey(self, connection: Any, scope: Scope, searches: Sequence[Search], equal_texts: Sequence[int]) -> Survey:
+        """What a plan is made against. The snapshot is taken with the stripe held, so that no index is newer."""
+        with self._stripes[hash(scope) % _STRIPES]:
+            return super().survey(connection, scope, searches, equal_texts)
 
 
 class _SharedCache(IndexCache):
@@ -211,7 +221,10 @@ class PostgresEngine:
             try:
                 return function()
             except BaseException as error:
-                raise meaning_of(error) from error
+                meant = meaning_of(error)
+                if meant is error:
+                    raise
+                raise meant from None  # the driver's details may quote values
 
         try:
             return self._threads.submit(work)
@@ -255,24 +268,25 @@ class PostgresEngine:
         self._ready()
         assert self._reader is not None
         with self._connect() as connection, connection.transaction():
-            connection.execute("set transaction isolation level repeatable read, read only")
+            _execute(connection, "set transaction isolation level repeatable read, read only", ())
             return function(PostgresDatabase(connection, self.schema, self._own_clock), self._reader)
 
     def _vacuum(self) -> None:
         self._ready()
         with self._connect() as connection:
             with connection.transaction():
-                connection.execute(translate(_sql.DROP_HUSKS, self.schema), ())
+                _execute(connection, translate(_sql.DROP_HUSKS, self.schema), ())
             connection.commit()
             autocommit = connection.autocommit
             connection.autocommit = True
             try:
-                rows = connection.execute(
+                rows = _execute(
+                    connection,
                     r"select quote_ident(tablename) from pg_tables where schemaname = %s and tablename like 'vmem\_%%'",
                     (self._schema_name,),
                 ).fetchall()
                 for (table,) in rows:
-                    connection.execute(f"vacuum full {self.schema}.{table}", ())
+                    _execute(connection, f"vacuum full {self.schema}.{table}", ())
             finally:
                 connection.autocommit = autocommit
 
@@ -291,10 +305,10 @@ class PostgresEngine:
         with self._connect() as connection, connection.transaction():
             self._check_server(connection)
             # Many processes may set up at once; the lock ends with the transaction, so that a pooler does no harm.
-            connection.execute("select pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
+            _execute(connection, "select pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
             if (
-                connection.execute(
-                    "select to_regclass(%s)", (f"{self.schema}.vmem_schema".replace("%%", "%"),)
+                _execute(
+                    connection, "select to_regclass(%s)", (f"{self.schema}.vmem_schema".replace("%%", "%"),)
                 ).fetchone()[0]
                 is None
             ):
@@ -306,22 +320,22 @@ class PostgresEngine:
         self._reader = _SharedReader(self._clock, language, self._cache_bytes)
 
     def _check_server(self, connection: Any) -> None:
-        if connection.execute("show server_encoding").fetchone()[0] != "UTF8":
+        if _execute(connection, "show server_encoding").fetchone()[0] != "UTF8":
             raise UnsupportedError("the database's encoding must be UTF8; make the database with encoding 'UTF8'")
-        has_vector = connection.execute("select to_regtype('vector') is not null").fetchone()[0]
+        has_vector = _execute(connection, "select to_regtype('vector') is not null").fetchone()[0]
         if self._pgvector == "require" and not has_vector:
             raise UnsupportedError(
                 "the database has no pgvector; have its owner run `create extension vector`, or use pgvector='auto'"
             )
 
     def _make_tables(self, connection: Any) -> None:
-        connection.execute(f"create schema if not exists {self.schema}", ())
+        _execute(connection, f"create schema if not exists {self.schema}", ())
         for statement in TABLES:
-            connection.execute(translate(statement, self.schema), ())
-        connection.execute(f"insert into {self.schema}.vmem_schema values(%s)", (_sql.SCHEMA_VERSION,))
+            _execute(connection, translate(statement, self.schema), ())
+        _execute(connection, f"insert into {self.schema}.vmem_schema values(%s)", (_sql.SCHEMA_VERSION,))
         settings = [("language", self._asked_language or DEFAULT_LANGUAGE), ("tokenizer", str(TOKENIZER_VERSION))]
         for name, value in settings:
-            connection.execute(f"insert into {self.schema}.vmem_store values(%s, %s)", (name, value))
+            _execute(connection, f"insert into {self.schema}.vmem_store values(%s, %s)", (name, value))
 
     def _check_settings(self, database: PostgresDatabase) -> str:
         version = database.execute("select max(version) from vmem_schema").fetchone()[0]
@@ -331,6 +345,8 @@ class PostgresEngine:
         if int(settings["tokenizer"]) > TOKENIZER_VERSION:
             raise SchemaVersionError(version, _sql.SCHEMA_VERSION)
         language: str = settings["language"]
+        if int(settings["tokenizer"]) < TOKENIZER_VERSION:
+            _transaction.tokenize_again(database, language)
         if self._asked_language not in (None, language):
             raise InvalidRequestError(
                 f"the store's language is {language!r}, {self._asked_language!r} was given; leave it out or give the "
@@ -354,6 +370,11 @@ def meaning_of(error: BaseException) -> BaseException:
     if isinstance(error, VmemError) or not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
         return error
     name = type(error).__name__
+    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
+        return InvalidRequestError(
+            "an id, or the scope as a whole, is longer than the 2,600 bytes of a PostgreSQL index entry; shorten it",
+            path="scope",
+        )
     if isinstance(error, psycopg_pool.PoolTimeout | psycopg.OperationalError | psycopg.InterfaceError):
         return StoreUnavailableError(
             f"the server cannot be reached or has given up the transaction ({name}); try again", retryable=True

@@ -106,6 +106,12 @@ INSERT_GENERATION: Final = "insert into vmem_generations values(?, ?, ?, 'active
 NEXT_GENERATION: Final = "select coalesce(max(generation), 0) + 1 from vmem_generations"
 ACTIVE_GENERATION: Final = "select generation, model_id, dims from vmem_generations where state = 'active'"
 
+CURRENT_BODIES: Final = """select r.number, v.body from vmem_records r join vmem_revisions v on v.entry = r.entry
+  where r.state >= 0"""
+SET_TOKENS: Final = "update vmem_records set tokens = ? where number = ?"
+NEXT_EPOCH: Final = "update vmem_generations set epoch = epoch + 1"  # indexes in other processes are built anew
+SET_SETTING: Final = "update vmem_store set value = ? where name = ?"
+
 # Heads of forgotten records keep their row as the tombstone; their text rows are husks until VACUUM drops them.
 DROP_HUSKS: Final = "delete from vmem_revisions where number in (select number from vmem_records where state = -1)"
 

@@ -6,7 +6,6 @@ connections or transactions (``_sqlite.py``, ``_postgres.py``). Imports no drive
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,9 +16,10 @@ from vmem_core.clock import Clock
 from vmem_core.errors import StoreUnavailableError
 from vmem_core.operations import Operation
 from vmem_core.plan import Kept, Outcome, Survey
-from vmem_core.records import Record, Scope
+from vmem_core.records import Record, Scope, check_scope
 from vmem_core.results import Generation, Receipt
 from vmem_core.store import Found, Listing, Search
+from vmem_core.stores import _forks
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -57,7 +57,7 @@ class SqlStore:
         self._engine: Any = None
         self._finalizer: weakref.finalize[..., Any] | None = None
         self._closed = False
-        _STORES.add(self)
+        _forks.watch_store(self)
 
     def _make_engine(self) -> Any:
         """What holds the connections; imports the driver."""
@@ -94,7 +94,7 @@ class SqlStore:
         engine = self._engine
         if engine is not None:
             return engine
-        with self._lock:
+        with _forks.MAKING, self._lock:
             if self._closed:
                 raise StoreUnavailableError("the store is closed; make a new one", retryable=False)
             if self._engine is None:
@@ -210,6 +210,7 @@ class SqlStore:
         """How many operations were committed in the scope."""
         from vmem_core.stores import _transaction
 
+        check_scope(scope)
         state = await self._read(lambda connection, _: _transaction.load_state(connection, scope))
         revision: int = state.revision
         return revision
@@ -224,16 +225,6 @@ class SqlStore:
 
 # Engines inherited through a fork. To close them here would end what the parent still uses.
 _OF_PARENTS: list[object] = []
-_STORES: weakref.WeakSet[SqlStore] = weakref.WeakSet()
-
-
-def _leave_parents() -> None:
-    for store in list(_STORES):
-        store.leave_parent()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=_leave_parents)  # before any other thread of the child can call
 
 
 def _no_probe(step: str) -> None:

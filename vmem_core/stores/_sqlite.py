@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -28,7 +27,7 @@ from vmem_core.errors import StoreUnavailableError
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Plan
 from vmem_core.results import Generation
-from vmem_core.stores import _sql, _transaction
+from vmem_core.stores import _forks, _sql, _transaction
 from vmem_core.stores._reader import Reader
 from vmem_core.stores._sqlite_errors import translate
 from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal, set_up, setting, truncate_log
@@ -195,7 +194,7 @@ class Engine:
         self._scrub_owed = True  # whoever had the file before may have died between a forget and its scrub
         self._writer_connection = _Connection(self._open_writer)
         self._reader_connection = _Connection(self._open_reader)
-        _ENGINES.add(self)
+        _forks.watch_engine(self)
 
     # --- from any thread --------------------------------------------------------------------------------------
 
@@ -231,6 +230,13 @@ class Engine:
     def connections(self) -> tuple[_Connection, _Connection]:
         """The one that reads, which needs the other to open, and the one that writes."""
         return self._reader_connection, self._writer_connection
+
+    def hold(self, release: threading.Event) -> None:
+        """Close the file once what is queued is done, and keep both threads still until the event."""
+        for connection in self.connections:
+            # A fork on one of these very threads cannot wait for them.
+            if not any(one.is_current for one in self.connections):
+                connection.hold(release)
 
     def stop(self) -> None:
         """Run what is queued, close both connections, end both threads. Not in a forked child, which has neither."""
@@ -370,28 +376,3 @@ class Engine:
         connection = connect(self.path, self.busy_timeout)
         connection.execute("pragma query_only = on")
         return connection
-
-
-# --- fork -----------------------------------------------------------------------------------------------------------
-
-# SQLite forbids to carry an open file across a fork: the child would inherit the note that the file is locked, but not
-# the lock. A parent that closed would then take the log away under the child, with all that the child committed. So
-# files are closed while a fork happens, and opened again on their next use, in the parent and in the child.
-_ENGINES: Final[weakref.WeakSet[Engine]] = weakref.WeakSet()
-_FORKING = threading.local()
-
-
-def _before_fork() -> None:
-    _FORKING.done = threading.Event()
-    for engine in list(_ENGINES):
-        if engine.pid == os.getpid() and not any(connection.is_current for connection in engine.connections):
-            for connection in engine.connections:
-                connection.hold(_FORKING.done)
-
-
-def _after_fork_in_parent() -> None:
-    _FORKING.done.set()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)

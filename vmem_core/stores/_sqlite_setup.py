@@ -10,9 +10,8 @@ from datetime import timedelta
 
 import tenacity
 
-from vmem_core import indexing
 from vmem_core.errors import InvalidRequestError, SchemaVersionError, StoreUnavailableError
-from vmem_core.stores import _sql
+from vmem_core.stores import _sql, _transaction
 from vmem_core.stores._sqlite_errors import is_busy
 from vmem_core.tokens import DEFAULT_LANGUAGE, TOKENIZER_VERSION
 
@@ -82,7 +81,7 @@ def set_up(connection: StoreConnection, language: str | None) -> None:
             settings = [("language", language or DEFAULT_LANGUAGE), ("tokenizer", str(TOKENIZER_VERSION))]
             connection.executemany("insert into vmem_store values(?, ?)", settings)
         elif not _is_current(connection):
-            _tokenize_again(connection)
+            _transaction.tokenize_again(connection, setting(connection, "language"))
         connection.execute("commit")
     except BaseException:
         if connection.in_transaction:
@@ -136,18 +135,6 @@ def _check_language(connection: StoreConnection, language: str | None) -> None:
             f"the store's language is {kept!r}, {language!r} was given; leave it out or give the store's",
             path="language",
         )
-
-
-def _tokenize_again(connection: StoreConnection) -> None:
-    """Make all search tokens anew, because the tokenizer's rules have changed since the file was written."""
-    language = setting(connection, "language")
-    rows = connection.execute(
-        "select r.number, v.body from vmem_records r join vmem_revisions v on v.entry = r.entry where r.state >= 0"
-    ).fetchall()
-    for number, body in rows:
-        made = indexing.token_bytes(_sql.body_text(body), language)
-        connection.execute("update vmem_records set tokens = ? where number = ?", (made, number))
-    connection.execute("update vmem_store set value = ? where name = 'tokenizer'", (str(TOKENIZER_VERSION),))
 
 
 def truncate_log(connection: StoreConnection, wait: timedelta = timedelta(0)) -> bool:

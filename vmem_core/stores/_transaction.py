@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vmem_core.clock import Clock, read_micros
-from vmem_core.indexing import KIND_CODES, ORIGIN_CODES, expiry_micros, state_code
+from vmem_core.indexing import KIND_CODES, ORIGIN_CODES, expiry_micros, state_code, token_bytes
 from vmem_core.operations import Operation
 from vmem_core.plan import Head, Kept, Outcome, Plan, Reads, Snapshot, StoredReceipt, Write, Written
 from vmem_core.records import Record, Scope
@@ -21,7 +21,7 @@ from vmem_core.results import Generation, Receipt
 from vmem_core.stores import _sql
 from vmem_core.stores._database import Database, Rows
 from vmem_core.text import text_key
-from vmem_core.tokens import facets
+from vmem_core.tokens import TOKENIZER_VERSION, facets
 from vmem_core.values import from_micros, to_micros
 
 
@@ -355,3 +355,12 @@ def revisions(connection: Database, scope: Scope, wanted: Sequence[tuple[str, in
         kept = row is not None and _sql.is_kept(row[5])
         found.append(Kept(_sql.load_record(scope, *row[1:6]) if kept else None, gone=False))
     return found
+
+
+def tokenize_again(connection: Database, language: str) -> None:
+    """Make all search tokens anew, because the tokenizer's rules have changed since the store was written."""
+    rows = connection.execute(_sql.CURRENT_BODIES).fetchall()
+    for number, body in rows:
+        connection.execute(_sql.SET_TOKENS, (token_bytes(_sql.body_text(body), language), number))
+    connection.execute(_sql.NEXT_EPOCH)
+    connection.execute(_sql.SET_SETTING, (str(TOKENIZER_VERSION), "tokenizer"))

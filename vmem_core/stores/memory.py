@@ -26,7 +26,7 @@ from vmem_core.plan import (
     Survey,
     Write,
 )
-from vmem_core.records import Record, Scope
+from vmem_core.records import Record, Scope, check_scope
 from vmem_core.results import Generation, Receipt
 from vmem_core.store import ENGLISH, Found, Listing, Search, check_language
 from vmem_core.stores._memory_rows import ERASED, MemoryRow, RevisionRow, ScopeRow, expired, head_of, known_of, listed
@@ -375,6 +375,7 @@ class InMemoryStore:
 
     async def scope_revision(self, scope: Scope) -> int:
         """How many operations were committed in the scope."""
+        check_scope(scope)
         with self._lock:
             return self._scope(scope).revision
 
