@@ -289,3 +289,15 @@ async def test_in_a_graph_of_ones_own_the_thread_is_known(way: str) -> None:
     assert read_texts(llm) == [["I like tea."], ["Do I like tea?"]]
     package = ContextPackage.from_json(result["known"])
     assert "<<I like tea.>>" in memory.render(package)
+
+
+async def test_a_conversation_whose_reply_could_not_be_read_is_read_by_the_next_call() -> None:
+    replies = iter(["no json", "still none", '{"facts": [{"text": "Ada likes tea.", "sources": ["s0"]}]}'])
+    session = MemorySession(InMemoryStore(), ADA, llm=lambda prompt: next(replies))
+    memory = ChatMemory(session)
+    messages = [HumanMessage("I like tea.", id="m1")]
+    first = await memory.aobserve(messages)
+    assert ([note.code for note in first.receipt.notes], first.records) == (["unparsed"], ())
+    assert [record.text for record in (await memory.aobserve(messages)).records] == ["Ada likes tea."]
+    again = await memory.aobserve(messages)
+    assert (again.replayed, next(replies, "all used")) == (True, "all used")

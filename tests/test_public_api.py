@@ -23,12 +23,15 @@ PROMISED = {
         "RecordConflictError", "RecordNotFoundError", "RevisionConflictError", "SchemaVersionError", "Scope", "Source",
         "SqliteStore", "StoreUnavailableError", "UnsupportedError", "Usage", "VmemError", "WriteResult",
     },
-    "vmem_langchain": {"LangChainEmbedder", "MemoryRequest", "MemoryRetriever", "create_memory_tools"},
+    "vmem_langchain": {
+        "ChatMemory", "LangChainEmbedder", "LangChainLLM", "MemoryMiddleware", "MemoryRequest", "MemoryRetriever",
+        "aredact_thread", "create_memory_tools", "redact_thread",
+    },
 }  # fmt: skip
 
 VERBS = {
     "remember", "remember_many", "revise", "retract", "forget", "forget_scope", "recall", "get", "history", "receipt",
-    "list", "count", "scope_revision",
+    "list", "count", "scope_revision", "extract", "compile_context", "render",
 }  # fmt: skip
 
 # Loaded when first used, never by the import itself.

@@ -6,6 +6,7 @@ Owns the two steps around a turn: what is to be known before it, what is learned
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
@@ -131,8 +132,13 @@ class ChatMemory:
 
     async def _observe(self, session: MemorySession, messages: Iterable[Any], request: MemoryRequest) -> WriteResult:
         conversation = flat(read(messages, request.thread_id))
-        operation_id = extraction_id(conversation, session.scope, request.thread_id, self._policy)
-        return await session.extract(conversation, policy=self._policy, operation_id=operation_id)
+        for attempt in itertools.count(1):
+            operation_id = extraction_id(conversation, session.scope, request.thread_id, self._policy, attempt)
+            result = await session.extract(conversation, policy=self._policy, operation_id=operation_id)
+            # A reply that could not be read left the messages unread: the next call is another try, not its replay.
+            if not (result.replayed and any(note.code == "unparsed" for note in result.receipt.notes)):
+                return result
+        raise AssertionError("unreachable: some attempt is new")
 
 
 class Recaller:

@@ -40,6 +40,7 @@ class SqliteStore(SqlStore):
         InvalidRequestError: For a wrong argument. Faults of the file show on first use.
 
     >>> import tempfile, os.path
+    >>> from vmem_core import Scope
     >>> store = SqliteStore(os.path.join(tempfile.mkdtemp(), "memory.db"))
     >>> store.sync.scope_revision(Scope(user_id="ada"))
     0
