@@ -20,6 +20,9 @@ PATIENCE = 50  # seconds until a script that hangs fails its test; no test waits
 OPENING = """
 import json, os, signal, sys, threading
 
+# A shell that runs the tests in the background lets its children ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 PATH, ARGS = sys.argv[1], sys.argv[2:]
 
 def say(value=None):

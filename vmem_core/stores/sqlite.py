@@ -77,7 +77,8 @@ class SqliteStore(SqlStore):
     async def scrub(self) -> None:
         """Leave no byte of forgotten text in any file of the store: VACUUM, then cut the log.
 
-        Needs free disk space of about the file's size, and memory for the copy.
+        Needs free disk space of about the file's size, and memory for the copy. SQLite's VACUUM renumbers the rows of
+        tables that have no ``INTEGER PRIMARY KEY``: if you keep tables of your own in the file, give them one.
 
         Raises:
             StoreUnavailableError: If a reader in another process holds the log for longer than the busy timeout.
