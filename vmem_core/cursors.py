@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
 from typing import Any
 
@@ -18,6 +17,8 @@ _BYTES = 9
 
 
 def _binding(scope_key: str, filters: tuple[Any, ...]) -> bytes:
+    import hashlib
+
     return hashlib.sha256(json.dumps([scope_key, filters]).encode("utf-8")).digest()[:_BYTES]
 
 

@@ -7,7 +7,6 @@ a stored text can never become mark-up of the page that shows it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
 _LONGEST_CELL = 240
@@ -69,7 +68,7 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     """
     if not rows:
         return "<p><em>nothing found</em></p>"
-    head = "".join(f'<th style="text-align:left">{escape(name)}</th>' for name in rows[0])
+    head = "".join(f'<th style="text-align:left">{_escape(name)}</th>' for name in rows[0])
     body = "".join("<tr>" + "".join(_cell(name, text) for name, text in row.items()) + "</tr>" for row in rows)
     return f"<table {_NO_FORMULAS}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -77,8 +76,14 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
 def _cell(name: str, text: str) -> str:
     style = "text-align:left;" + _STYLES.get(name, "white-space:nowrap")
     if name == "id":
-        return f'<td style="{style}"><code>{escape(text)}</code></td>'
-    return f'<td style="{style}">{escape(_shortened(text))}</td>'
+        return f'<td style="{style}"><code>{_escape(text)}</code></td>'
+    return f'<td style="{style}">{_escape(_shortened(text))}</td>'
+
+
+def _escape(text: str) -> str:
+    from html import escape  # it loads a table of all entities, which most programs never show
+
+    return escape(text)
 
 
 def _shortened(text: str) -> str:
@@ -97,5 +102,5 @@ def receipt(data: Mapping[str, Any]) -> str:
         lines.append(f"and {len(changes) - _MOST_CHANGES} more changes")
     if not changes:
         lines.append("no change")
-    shown = "<br>".join(f"<code>{escape(line)}</code>" for line in lines)
-    return f"<p {_NO_FORMULAS}><b>receipt</b>: {escape(' · '.join(parts))}<br>{shown}</p>"
+    shown = "<br>".join(f"<code>{_escape(line)}</code>" for line in lines)
+    return f"<p {_NO_FORMULAS}><b>receipt</b>: {_escape(' · '.join(parts))}<br>{shown}</p>"

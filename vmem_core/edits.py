@@ -55,7 +55,7 @@ class Withdraw:
 Edit = Create | Amend | Withdraw
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ApplyEdits(Operation):
     """Apply edits that were planned against one revision of the scope.
 
@@ -187,14 +187,14 @@ class ApplyEdits(Operation):
         return record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ReconciledRemember(ApplyEdits):
     """``remember``, after it met similar records."""
 
     verb: ClassVar[Verb] = "remember"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Extract(ApplyEdits):
     """``extract``: what a conversation taught."""
 

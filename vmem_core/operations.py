@@ -47,7 +47,7 @@ UNSET: Final = Unset()
 """An argument of ``revise`` that is not given: what it names stays as it is (None clears)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Operation:
     """A write, before it is decided.
 
@@ -198,7 +198,7 @@ def host_source(text: str) -> Source:
     return Source("host", text_digest(text))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Remember(Operation):
     """Add records, without looking at similar ones: ``remember`` with one draft, ``remember_many`` with many.
 
@@ -270,14 +270,14 @@ class Remember(Operation):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RememberMany(Remember):
     """``remember_many``: like :class:`Remember` under its own verb, so that the two never pass for one request."""
 
     verb: ClassVar[Verb] = "remember_many"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class _OnRecord(Operation):
     """An operation on one record that must be there and current.
 
@@ -316,7 +316,7 @@ class _OnRecord(Operation):
         return head.record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Revise(_OnRecord):
     """Write a record's next revision. What is UNSET stays; None clears."""
 
@@ -393,7 +393,7 @@ def merge_sources(old: Sequence[Source], new: Sequence[Source]) -> tuple[Source,
     return tuple(kept.values())[-MOST_SOURCES:]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Retract(_OnRecord):
     """Take a record out of recall; its history stays and a revise brings it back."""
 
@@ -426,7 +426,7 @@ def _forget_changes(heads: Sequence[Head]) -> list[Change]:
     return [Change(head.record_id, head.revision, "forget") for head in heads]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Forget(Operation):
     """Delete every revision, vector, token and source of a record; the id stays as a tombstone, for good."""
 
@@ -461,7 +461,7 @@ class Forget(Operation):
         return Plan(receipt, forgotten=(Forgotten(self.record_id, already=met.already, known=met.already),))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ForgetScope(Operation):
     """Forget every record of a scope in one operation."""
 

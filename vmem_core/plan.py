@@ -6,7 +6,6 @@ statements that load the one and apply the other are in the stores.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +15,7 @@ from vmem_core.records import Record
 from vmem_core.results import Generation, Receipt
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Reads:
     """What an operation needs to know before it decides, besides its scope, receipt and generation.
 
@@ -35,7 +34,7 @@ class Reads:
     message_ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Written:
     """That a revision was written: its number, the scope revision, and whether its content is still kept."""
 
@@ -44,7 +43,7 @@ class Written:
     kept: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Head:
     """A record as an operation sees it.
 
@@ -65,7 +64,7 @@ class Head:
     revisions: tuple[Written, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class StoredRequest:
     """The salted digest of a request; both empty once the receipt is redacted."""
 
@@ -75,10 +74,12 @@ class StoredRequest:
     @classmethod
     def of(cls, canonical: str, salt: bytes) -> StoredRequest:
         """The digest of a canonical request under a salt of its own."""
+        import hashlib
+
         return cls(salt, hashlib.sha256(salt + canonical.encode("utf-8")).digest())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class StoredReceipt:
     """A committed operation: its receipt and the digest of its request."""
 
@@ -86,7 +87,7 @@ class StoredReceipt:
     request: StoredRequest
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Snapshot:
     """What a store knows at the moment of the decision, inside the transaction.
 
@@ -111,7 +112,7 @@ class Snapshot:
     processed: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Survey:
     """What a plan is made against, from one read: a scope's revision and the records that matter.
 
@@ -126,7 +127,7 @@ class Survey:
     equals: Mapping[int, tuple[Record, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Kept:
     """What is left of a revision that somebody refers to.
 
@@ -139,7 +140,7 @@ class Kept:
     gone: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Vectors:
     """Embedded texts on their way into a store.
 
@@ -158,7 +159,7 @@ class Vectors:
         return self.by_text.get(text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Write:
     """One revision to be written.
 
@@ -175,7 +176,7 @@ class Write:
     vector: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Forgotten:
     """What a forget meets at one id.
 
@@ -192,7 +193,7 @@ class Forgotten:
     known: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Plan:
     """What a store must make durable in one transaction, or nothing of it.
 
@@ -226,7 +227,7 @@ class Plan:
         return self.request is None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Outcome:
     """What a store answers to an operation.
 

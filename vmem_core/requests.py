@@ -6,7 +6,6 @@ drafts counts; settings of the session do not. The text is only ever hashed with
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -105,6 +104,8 @@ def _any_json(value: Any) -> str:
 
 def _digest_of_other(value: Any) -> str:
     if isinstance(value, bytes | bytearray | memoryview):
+        import hashlib
+
         return "sha256:" + hashlib.sha256(value).hexdigest()
     return f"<{type(value).__name__}>"
 

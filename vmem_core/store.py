@@ -38,7 +38,7 @@ def check_language(language: object) -> str | None:
     return check_choice(language, sorted(languages()), "language")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class QueryVector:
     """An embedded query.
 
@@ -53,7 +53,7 @@ class QueryVector:
     vector: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Search:
     """A recall, as a store gets it.
 
@@ -84,7 +84,7 @@ class Search:
         return replace(self, vector=vector)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Found:
     """A record that a search found, with its place in both lists."""
 
@@ -95,7 +95,7 @@ class Found:
     lexical_rank: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, repr=False)
 class Listing:
     """A page to list.
 

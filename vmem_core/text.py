@@ -6,7 +6,6 @@ tokens (``tokens.py``) or limits of length (``limits.py``).
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 
@@ -102,6 +101,8 @@ def text_digest(text: str) -> str:
     >>> text_digest("tea")[:15]
     'sha256:a9f74d1e'
     """
+    import hashlib
+
     return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
@@ -127,5 +128,7 @@ def text_key(text: str) -> int:
     >>> text_key("Tea") == text_key(" tea ")
     True
     """
+    import hashlib
+
     digest = hashlib.blake2b(equality_form(text).encode("utf-8"), digest_size=8).digest()
     return int.from_bytes(digest, "little", signed=True)
