@@ -273,6 +273,7 @@ class _HostWrite(_Decisions):
         """Nothing to do yet: what nothing else becomes of is added at the end, with its links."""
 
     def update(self, decision: Decision, named: tuple[int, ...], record: Record) -> None:
+        """An asserted record is revised in place, an inferred one replaced."""
         if self._is_settled():
             self.done.notes["invalid_entry"] += 1
         elif record.origin == "inferred" or self.template.own_id is not None:
@@ -281,6 +282,7 @@ class _HostWrite(_Decisions):
             self.amended = record
 
     def noop(self, decision: Decision, named: tuple[int, ...], record: Record) -> None:
+        """An asserted record says it already; an inferred one gives way to the host's word."""
         if self._is_settled():
             self.done.notes["invalid_entry"] += 1
         elif record.origin == "inferred":
@@ -323,6 +325,7 @@ class _HostGuess(_HostWrite):
     """A text that the host remembers as inferred: kept as it is too, but it touches nothing that is asserted."""
 
     def update(self, decision: Decision, named: tuple[int, ...], record: Record) -> None:
+        """An inferred record is revised in place; an asserted one stays, with a record about it."""
         if self._is_settled():
             self.done.notes["invalid_entry"] += 1
         elif record.origin == "asserted":
@@ -389,6 +392,7 @@ class _ModelWrite(_Decisions):
         return Fact(text, sources, kind, importance)
 
     def update(self, decision: Decision, named: tuple[int, ...], record: Record) -> None:
+        """An inferred record is revised in place; an asserted one stays, with a record about it."""
         if record.origin == "asserted":
             self.done.notes["about_asserted"] += 1
             self._add(decision, named, [Link("about", record.id)])

@@ -35,6 +35,7 @@ class _Background:
         self._pid = os.getpid()
 
     def loop(self) -> asyncio.AbstractEventLoop:
+        """The running loop; made on first use, and anew in a forked child."""
         import asyncio
 
         if self._pid != os.getpid():
@@ -47,6 +48,7 @@ class _Background:
             return self._loop
 
     def call(self, name: str, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for it, from any other thread."""
         loop = self.loop()
         if threading.current_thread() is self._thread:
             coroutine.close()
