@@ -13,6 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# A slow machine is no fault. Where CI is set, Hypothesis brings a profile of its own, which repeats itself exactly.
+settings.register_profile("patient", deadline=None)
+if "CI" not in os.environ:
+    settings.load_profile("patient")
 
 pytest.register_assert_rewrite("store_suite", "fakes")
 
