@@ -56,3 +56,11 @@ async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) ->
     made = make_store(BACKENDS[request.param], clock, tmp_path)
     yield made
     await made.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a SQLite file may be made, in a folder that holds nothing else."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    return folder / "memory.db"

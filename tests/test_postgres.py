@@ -190,6 +190,16 @@ async def test_a_newer_schema_is_refused_and_nothing_is_changed(store: PostgresS
     await newer.close()
 
 
+async def test_tables_of_our_names_that_somebody_else_made_are_refused(uri: str, schema: str) -> None:
+    run(uri, f'create schema "{schema}"')
+    run(uri, f'create table "{schema}".vmem_schema(version text)')
+    store = PostgresStore(uri, schema=schema)
+    with pytest.raises(StoreUnavailableError, match="did not make") as caught:
+        await store.scopes()
+    assert not caught.value.retryable
+    await store.close()
+
+
 async def test_a_role_without_rights_is_told_what_to_grant(uri: str, schema: str) -> None:
     run(uri, "drop role if exists vmem_guest")
     run(uri, "create role vmem_guest login")

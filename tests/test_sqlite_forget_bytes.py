@@ -34,13 +34,6 @@ _WORDS = [f"{first}{second}{third}" for first in "bdfk" for second in "aeiou" fo
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    folder = tmp_path / "store"
-    folder.mkdir()
-    return folder / "memory.db"
-
-
-@pytest.fixture
 def disk(path: Path) -> Iterator[Disk]:
     with Script(SEARCHER, path, library=False) as searcher:
         yield Disk(searcher)

@@ -20,13 +20,6 @@ SHORT = timedelta(milliseconds=50)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    folder = tmp_path / "store"
-    folder.mkdir()
-    return folder / "memory.db"
-
-
-@pytest.fixture
 def disk(path: Path) -> Iterator[Disk]:
     with Script(SEARCHER, path, library=False) as searcher:
         yield Disk(searcher)

@@ -39,6 +39,11 @@ def token_bytes(text: str, language: str) -> bytes:
     return tokens.text_hashes(text, language)
 
 
+def token_table(texts: Iterable[str], language: str) -> dict[str, bytes]:
+    """The search tokens of texts, by text: made before a store locks anything."""
+    return {text: token_bytes(text, language) for text in texts}
+
+
 def record_row(number: int, entry: int, record: Record, token_hashes: bytes) -> Row:
     """The index row of a record's revision.
 

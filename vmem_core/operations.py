@@ -188,9 +188,13 @@ def _expiry(now: datetime, ttl: timedelta | None) -> datetime | None:
 
 def find_equal(text: str, snapshot: Snapshot, but: Collection[str] = ()) -> Record | None:
     """The first active record of an equal text that the snapshot has by the text's key, ``but`` those of some ids."""
+    return next((record for record in equal_records(text, snapshot.equals) if record.id not in but), None)
+
+
+def equal_records(text: str, by_key: Mapping[int, Sequence[Record]]) -> list[Record]:
+    """Of the records with a text's key, those whose text is equal: the key alone proves nothing."""
     form = equality_form(text)
-    found = (record for record in snapshot.equals.get(text_key(text), ()) if record.id not in but)
-    return next((record for record in found if equality_form(record.text) == form), None)
+    return [record for record in by_key.get(text_key(text), ()) if equality_form(record.text) == form]
 
 
 def host_source(text: str) -> Source:

@@ -19,13 +19,13 @@ from vmem_core.extract import Fact
 from vmem_core.limits import Limits
 from vmem_core.messages import ExtractionPolicy, Message, Reading, read_messages
 from vmem_core.models import ModelCalls, Prompt
-from vmem_core.operations import Remember, host_source
+from vmem_core.operations import Remember, equal_records, host_source
 from vmem_core.plan import Outcome, Survey, Vectors
 from vmem_core.reconcile import Edits, Template
 from vmem_core.records import Kind, Link, Record, Scope
 from vmem_core.replies import Reply, read_decisions, read_facts
 from vmem_core.store import QueryVector, Search, Store
-from vmem_core.text import equality_form, text_key
+from vmem_core.text import text_key
 
 
 class Planned(NamedTuple):
@@ -236,7 +236,7 @@ class Planner:
         return await self._store.survey(scope, searches, [text_key(fact.text) for fact in facts])
 
     async def _plan(self, base: ApplyEdits, facts: Sequence[Fact], template: Template, survey: Survey) -> ApplyEdits:
-        equals = {fact.text: _equal_records(fact.text, survey) for fact in facts}
+        equals = {fact.text: equal_records(fact.text, survey.equals) for fact in facts}
         open_facts, done = reconcile.settle_equals(facts, equals, template)
         existing = _union(survey.similar, [f.text in {o.text for o in open_facts} for f in facts])
         if open_facts and existing:
@@ -276,11 +276,6 @@ class Planner:
         if (made.model, made.dims) != (known.model, known.dims):
             return await self._calls.embed_documents(operation.texts())
         return replace(made, by_text={**known.by_text, **made.by_text})
-
-
-def _equal_records(text: str, survey: Survey) -> list[Record]:
-    form = equality_form(text)
-    return [record for record in survey.equals.get(text_key(text), ()) if equality_form(record.text) == form]
 
 
 def _union(similar: Sequence[Sequence[Record]], wanted: Sequence[bool]) -> list[Record]:

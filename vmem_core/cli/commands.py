@@ -27,6 +27,7 @@ class _Commands(TyperGroup):
     """Turns what cannot be done into one line on standard error, whoever calls the commands."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command that was called."""
         try:
             return super().invoke(ctx)
         except Stop as stop:

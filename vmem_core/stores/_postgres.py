@@ -23,13 +23,12 @@ import tenacity
 from vmem_core.clock import Clock
 from vmem_core.errors import (
     InvalidRequestError,
-    SchemaVersionError,
     StoreUnavailableError,
     UnsupportedError,
     VmemError,
 )
 from vmem_core.index import IndexCache, ScopeIndex
-from vmem_core.indexing import token_bytes
+from vmem_core.indexing import token_table
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Survey
 from vmem_core.records import Scope
@@ -39,7 +38,7 @@ from vmem_core.stores import _sql, _transaction
 from vmem_core.stores._database import Rows
 from vmem_core.stores._postgres_sql import ENTRY_PLACE, LOCK_SCOPE, TABLES, translate
 from vmem_core.stores._reader import Reader
-from vmem_core.tokens import DEFAULT_LANGUAGE, TOKENIZER_VERSION
+from vmem_core.stores._settings import check_language, is_current, setting, write_settings
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 12
@@ -200,8 +199,7 @@ class PostgresEngine:
 
     def see_generation(self, database: PostgresDatabase) -> Generation | None:
         """The active generation, read from the database and kept as the one last seen."""
-        row = database.execute(_sql.ACTIVE_GENERATION).fetchone()
-        self.generation = None if row is None else Generation(row[0], row[1], row[2], "active")
+        self.generation = _transaction.active_generation(database)
         return self.generation
 
     def scrub(self) -> Future[None]:
@@ -241,7 +239,7 @@ class PostgresEngine:
     def _commit(self, operation: Operation) -> Outcome:
         self._ready()
         assert self._language is not None
-        tokens = {text: token_bytes(text, self._language) for text in operation.texts()}
+        tokens = token_table(operation.texts(), self._language)
         for attempt in _attempts():
             with attempt:
                 return self._transact(operation, tokens)
@@ -268,14 +266,14 @@ class PostgresEngine:
         self._ready()
         assert self._reader is not None
         with self._connect() as connection, connection.transaction():
-            _execute(connection, "set transaction isolation level repeatable read, read only", ())
+            _execute(connection, "set transaction isolation level repeatable read, read only")
             return function(PostgresDatabase(connection, self.schema, self._own_clock), self._reader)
 
     def _vacuum(self) -> None:
         self._ready()
         with self._connect() as connection:
             with connection.transaction():
-                _execute(connection, translate(_sql.DROP_HUSKS, self.schema), ())
+                _execute(connection, translate(_sql.DROP_HUSKS, self.schema))
             connection.commit()
             autocommit = connection.autocommit
             connection.autocommit = True
@@ -286,7 +284,7 @@ class PostgresEngine:
                     (self._schema_name,),
                 ).fetchall()
                 for (table,) in rows:
-                    _execute(connection, f"vacuum full {self.schema}.{table}", ())
+                    _execute(connection, f"vacuum full {self.schema}.{table}")
             finally:
                 connection.autocommit = autocommit
 
@@ -306,15 +304,14 @@ class PostgresEngine:
             self._check_server(connection)
             # Many processes may set up at once; the lock ends with the transaction, so that a pooler does no harm.
             _execute(connection, "select pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
-            if (
-                _execute(
-                    connection, "select to_regclass(%s)", (f"{self.schema}.vmem_schema".replace("%%", "%"),)
-                ).fetchone()[0]
-                is None
-            ):
-                self._make_tables(connection)
             database = PostgresDatabase(connection, self.schema, self._own_clock)
-            language = self._check_settings(database)
+            name = f"{self.schema}.vmem_schema".replace("%%", "%")
+            if _execute(connection, "select to_regclass(%s)", (name,)).fetchone()[0] is None:
+                self._make_tables(connection, database)
+            elif not is_current(database):
+                _transaction.tokenize_again(database, setting(database, "language"))
+            check_language(database, self._asked_language)
+            language = setting(database, "language")
             self.see_generation(database)
         self._language = language
         self._reader = _SharedReader(self._clock, language, self._cache_bytes)
@@ -328,32 +325,11 @@ class PostgresEngine:
                 "the database has no pgvector; have its owner run `create extension vector`, or use pgvector='auto'"
             )
 
-    def _make_tables(self, connection: Any) -> None:
-        _execute(connection, f"create schema if not exists {self.schema}", ())
+    def _make_tables(self, connection: Any, database: PostgresDatabase) -> None:
+        _execute(connection, f"create schema if not exists {self.schema}")
         for statement in TABLES:
-            _execute(connection, translate(statement, self.schema), ())
-        _execute(connection, f"insert into {self.schema}.vmem_schema values(%s)", (_sql.SCHEMA_VERSION,))
-        settings = [("language", self._asked_language or DEFAULT_LANGUAGE), ("tokenizer", str(TOKENIZER_VERSION))]
-        for name, value in settings:
-            _execute(connection, f"insert into {self.schema}.vmem_store values(%s, %s)", (name, value))
-
-    def _check_settings(self, database: PostgresDatabase) -> str:
-        version = database.execute("select max(version) from vmem_schema").fetchone()[0]
-        settings = dict(database.execute("select name, value from vmem_store").fetchall())
-        if not isinstance(version, int) or version > _sql.SCHEMA_VERSION:
-            raise SchemaVersionError(version or 0, _sql.SCHEMA_VERSION)
-        if int(settings["tokenizer"]) > TOKENIZER_VERSION:
-            raise SchemaVersionError(version, _sql.SCHEMA_VERSION)
-        language: str = settings["language"]
-        if int(settings["tokenizer"]) < TOKENIZER_VERSION:
-            _transaction.tokenize_again(database, language)
-        if self._asked_language not in (None, language):
-            raise InvalidRequestError(
-                f"the store's language is {language!r}, {self._asked_language!r} was given; leave it out or give the "
-                "store's",
-                path="language",
-            )
-        return language
+            database.execute(statement)
+        write_settings(database, self._asked_language)
 
 
 def _attempts() -> tenacity.Retrying:

@@ -29,8 +29,9 @@ from vmem_core.plan import Outcome, Plan
 from vmem_core.results import Generation
 from vmem_core.stores import _forks, _sql, _transaction
 from vmem_core.stores._reader import Reader
+from vmem_core.stores._settings import setting
 from vmem_core.stores._sqlite_errors import translate
-from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal, set_up, setting, truncate_log
+from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal, set_up, truncate_log
 
 T = TypeVar("T")
 _LARGEST_GROUP: Final = 64  # operations that share a commit
@@ -289,7 +290,7 @@ class Engine:
 
     def _tokens(self, operation: Operation) -> dict[str, bytes]:
         assert self._language is not None
-        return {text: indexing.token_bytes(text, self._language) for text in operation.texts()}
+        return indexing.token_table(operation.texts(), self._language)
 
     def _one(
         self, connection: StoreConnection, operation: Operation, tokens: dict[str, bytes], *, alone: bool
@@ -332,8 +333,7 @@ class Engine:
 
     def see_generation(self, connection: StoreConnection) -> Generation | None:
         """The active generation, read from the file and kept as the one last seen."""
-        row = connection.execute(_sql.ACTIVE_GENERATION).fetchone()
-        self.generation = None if row is None else Generation(row[0], row[1], row[2], "active")
+        self.generation = _transaction.active_generation(connection)
         return self.generation
 
     def scrub(self, connection: StoreConnection) -> None:

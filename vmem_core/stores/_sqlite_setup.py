@@ -10,10 +10,9 @@ from datetime import timedelta
 
 import tenacity
 
-from vmem_core.errors import InvalidRequestError, SchemaVersionError, StoreUnavailableError
 from vmem_core.stores import _sql, _transaction
+from vmem_core.stores._settings import check_language, is_current, setting, write_settings
 from vmem_core.stores._sqlite_errors import is_busy
-from vmem_core.tokens import DEFAULT_LANGUAGE, TOKENIZER_VERSION
 
 
 class StoreConnection(sqlite3.Connection):
@@ -69,72 +68,28 @@ def set_up(connection: StoreConnection, language: str | None) -> None:
         SchemaVersionError: If a newer library wrote the file.
         InvalidRequestError: If ``language`` is not the file's.
     """
-    if _is_current(connection):
-        _check_language(connection, language)
+    if _has_tables(connection) and is_current(connection):
+        check_language(connection, language)
         return
     connection.execute("begin immediate")
     try:
         if not _has_tables(connection):
             for statement in _sql.TABLES:
                 connection.execute(statement)
-            connection.execute("insert into vmem_schema values(?)", (_sql.SCHEMA_VERSION,))
-            settings = [("language", language or DEFAULT_LANGUAGE), ("tokenizer", str(TOKENIZER_VERSION))]
-            connection.executemany("insert into vmem_store values(?, ?)", settings)
-        elif not _is_current(connection):
+            write_settings(connection, language)
+        elif not is_current(connection):
             _transaction.tokenize_again(connection, setting(connection, "language"))
         connection.execute("commit")
     except BaseException:
         if connection.in_transaction:
             connection.execute("rollback")
         raise
-    _check_language(connection, language)
+    check_language(connection, language)
 
 
 def _has_tables(connection: StoreConnection) -> bool:
     found = connection.execute("select count(*) from sqlite_schema where type = 'table' and name = 'vmem_schema'")
     return bool(found.fetchone()[0])
-
-
-def _is_current(connection: StoreConnection) -> bool:
-    if not _has_tables(connection):
-        return False
-    # The version first: a newer schema may keep its settings elsewhere.
-    version = _number(connection.execute("select max(version) from vmem_schema").fetchone()[0])
-    if version > _sql.SCHEMA_VERSION:
-        raise SchemaVersionError(version, _sql.SCHEMA_VERSION)
-    tokenizer = _number(setting(connection, "tokenizer"))
-    if tokenizer > TOKENIZER_VERSION:
-        raise SchemaVersionError(version, _sql.SCHEMA_VERSION)
-    return tokenizer == TOKENIZER_VERSION
-
-
-def _number(value: object) -> int:
-    if not str(value).isdecimal():
-        raise _not_ours()
-    return int(str(value))
-
-
-def _not_ours() -> StoreUnavailableError:
-    return StoreUnavailableError(
-        "the file has vmem_* tables that this library did not make; rename them, or use another file", retryable=False
-    )
-
-
-def setting(connection: StoreConnection, name: str) -> str:
-    """A setting that the store keeps, such as its language."""
-    row = connection.execute("select value from vmem_store where name = ?", (name,)).fetchone()
-    if row is None:
-        raise _not_ours()
-    return str(row[0])
-
-
-def _check_language(connection: StoreConnection, language: str | None) -> None:
-    kept = setting(connection, "language")
-    if language is not None and language != kept:
-        raise InvalidRequestError(
-            f"the store's language is {kept!r}, {language!r} was given; leave it out or give the store's",
-            path="language",
-        )
 
 
 def truncate_log(connection: StoreConnection, wait: timedelta = timedelta(0)) -> bool:

@@ -60,6 +60,12 @@ def _generation(number: int, model_id: str, dims: int) -> Generation:
     return Generation(number, model_id, dims, "active")
 
 
+def active_generation(connection: Database) -> Generation | None:
+    """The active generation, or None if no vector was ever stored."""
+    row = connection.execute(_sql.ACTIVE_GENERATION).fetchone()
+    return None if row is None else _generation(row[0], row[1], row[2])
+
+
 @dataclass(slots=True)
 class Loaded:
     """A snapshot with what only the statements need: the scope's row and the numbers of its records."""

@@ -111,9 +111,9 @@ class InMemoryStore:
 
     async def run(self, operation: Operation) -> Outcome:
         """Decide an operation and apply its plan, under the lock."""
-        from vmem_core.indexing import token_bytes
+        from vmem_core.indexing import token_table
 
-        tokens = {text: token_bytes(text, self._language) for text in operation.texts()}
+        tokens = token_table(operation.texts(), self._language)
         with self._lock:
             self._check_open()
             plan = operation.decide(self._snapshot(operation))
