@@ -40,7 +40,7 @@ Hashes = npt.NDArray[np.uint64]
 Slots = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.uint32]
 VectorSource = Mapping[int, bytes] | tuple[Sequence[int] | Integers, Vectors]
-Blocks = Iterable[tuple[Integers, Vectors]]
+Block = tuple[Integers, Vectors]  # record numbers and the rows of their unit vectors
 _NO_POSTINGS: tuple[Hashes, Slots, Counts] = (np.zeros(0, np.uint64), np.zeros(0, np.int32), np.zeros(0, np.uint32))
 
 
@@ -96,6 +96,21 @@ class Query:
     def list_depth(self) -> int:
         """How many each list may hold."""
         return self.depth if self.depth is not None else max(20, 4 * self.top_k)
+
+
+class Nearest(NamedTuple):
+    """Blocks in the order of falling scores, as another engine reckons them: reading may end early.
+
+    Attributes:
+        blocks: Each no nearer than the one before.
+        slack: How much better a row of a later block may score here than the worst row of an earlier one.
+    """
+
+    blocks: Iterable[Block]
+    slack: float
+
+
+Blocks = Iterable[Block] | Nearest
 
 
 class Ranked(NamedTuple):
@@ -361,7 +376,8 @@ class ScopeIndex:
         Args:
             query: What to search for. Without a vector, or in an index without dims, text alone decides.
             blocks: For an index that holds no vectors: all of them, in blocks of record numbers and a float32 matrix
-                of unit rows, shape (n, dims). The hits and their scores are the same as if it held them.
+                of unit rows, shape (n, dims). The hits and their scores are the same as if it held them. The blocks of
+                a :class:`Nearest` are read only as far as they can hold one of the best.
         """
         visible = self._visible(query)
         by_text = self._best_by_text(query, visible)
@@ -428,15 +444,19 @@ class ScopeIndex:
         assert query.vector is not None
         slot_of, entries = self._slots(), self._columns.entries
         best, best_scores = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        blocks, slack = blocks if isinstance(blocks, Nearest) else (blocks, float("inf"))
         for numbers, matrix in blocks:
             slots = np.array([slot_of.get(number, -1) for number in numbers.tolist()], np.int64)
             scores = cosine(matrix, query.vector)
+            least = scores.min()
             wanted = slots >= 0
             wanted[wanted] = visible[slots[wanted]]
             slots = np.concatenate([best, slots[wanted]])
             scores = np.concatenate([best_scores, scores[wanted]])
             chosen = top(scores, entries[slots], np.ones(len(slots), np.bool_), query.list_depth)
             best, best_scores = slots[chosen], scores[chosen]
+            if len(best) == query.list_depth and best_scores.min() > least + slack:
+                break
         return best
 
 
