@@ -40,6 +40,7 @@ from vmem_core.stores.postgres import PostgresStore
 from vmem_core.stores.sqlite import SqliteStore
 from vmem_core.sync import run_sync
 from vmem_core.text import mend_string, text_digest
+from vmem_core.tools import ModelTool, ToolAnswer, check_count, model_tools
 
 __all__ = [
     "UNSET",
@@ -65,6 +66,7 @@ __all__ = [
     "LocalEmbedder",
     "MemorySession",
     "Message",
+    "ModelTool",
     "Note",
     "OperationConflictError",
     "Page",
@@ -81,6 +83,7 @@ __all__ = [
     "SqliteStore",
     "Store",
     "StoreUnavailableError",
+    "ToolAnswer",
     "ToolCall",
     "Totals",
     "UnsupportedError",
@@ -89,8 +92,10 @@ __all__ = [
     "VmemError",
     "WriteResult",
     "accounted",
+    "check_count",
     "genai_prices_source",
     "mend_string",
+    "model_tools",
     "run_sync",
     "text_digest",
 ]

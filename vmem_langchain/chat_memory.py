@@ -19,10 +19,10 @@ from vmem_core import (
     InvalidRequestError,
     MemorySession,
     WriteResult,
+    check_count,
     mend_string,
     run_sync,
 )
-from vmem_langchain.arguments import check_count
 from vmem_langchain.conversation import extraction_id, flat, read
 from vmem_langchain.identity import MemoryRequest, SessionResolver, aresolve, check_source, request_of, resolve
 from vmem_langchain.llm import apart

@@ -16,8 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from pydantic import ConfigDict, Field
 
-from vmem_core import Hit, InvalidRequestError, MemorySession, mend_string
-from vmem_langchain.arguments import check_count
+from vmem_core import Hit, InvalidRequestError, MemorySession, check_count, mend_string
 from vmem_langchain.identity import MemoryRequest, SessionResolver, aresolve, check_source, request_of, resolve
 
 # A retriever is not told its config; a resolver needs it.
