@@ -21,6 +21,7 @@ from vmem_core.messages import ExtractionPolicy, Message, ToolCall
 from vmem_core.models import Embeddings, LLMReply, LocalEmbedder, Prompt, Usage, accounted
 from vmem_core.operations import UNSET
 from vmem_core.records import Draft, Link, Record, Scope, Source
+from vmem_core.resolvers import aresolve_session, check_session_source, resolve_session
 from vmem_core.results import (
     Change,
     ForgetEvent,
@@ -92,10 +93,13 @@ __all__ = [
     "VmemError",
     "WriteResult",
     "accounted",
+    "aresolve_session",
     "check_count",
+    "check_session_source",
     "genai_prices_source",
     "mend_string",
     "model_tools",
+    "resolve_session",
     "run_sync",
     "text_digest",
 ]

@@ -16,19 +16,21 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from pydantic import Field
 
-from vmem_core import MemorySession, ModelTool, Scope, ToolAnswer, check_count, mend_string, model_tools, run_sync
-from vmem_langchain.arguments import SCHEMAS, refuse_arguments
-from vmem_langchain.identity import (
-    LOG,
-    SessionResolver,
-    aresolve,
-    check_source,
-    is_graph_signal,
-    is_runtime,
-    operation_id,
-    request_of,
-    resolve,
+from vmem_core import (
+    MemorySession,
+    ModelTool,
+    Scope,
+    ToolAnswer,
+    aresolve_session,
+    check_count,
+    check_session_source,
+    mend_string,
+    model_tools,
+    resolve_session,
+    run_sync,
 )
+from vmem_langchain.arguments import SCHEMAS, refuse_arguments
+from vmem_langchain.identity import LOG, SessionResolver, is_graph_signal, is_runtime, operation_id, request_of
 
 ToolKind: TypeAlias = Literal["remember", "recall", "revise", "retract"]
 
@@ -89,7 +91,7 @@ class MemoryTool(BaseTool):
     def _run(self, *given: Any, config: RunnableConfig, **named: Any) -> tuple[Any, Any]:
         call = self._call(given, named, config)
         try:
-            session = resolve(self.source, request_of(config, call.runtime))
+            session = resolve_session(self.source, request_of(config, call.runtime))
         except Exception as error:  # noqa: BLE001 - whatever a host's function raises: there is no session
             self._fail_closed(error)
             session = None
@@ -98,7 +100,7 @@ class MemoryTool(BaseTool):
     async def _arun(self, *given: Any, config: RunnableConfig, **named: Any) -> tuple[Any, Any]:
         call = self._call(given, named, config)
         try:
-            session = await aresolve(self.source, request_of(config, call.runtime))
+            session = await aresolve_session(self.source, request_of(config, call.runtime))
         except Exception as error:  # noqa: BLE001 - whatever a host's function raises: there is no session
             self._fail_closed(error)
             session = None
@@ -190,7 +192,7 @@ def create_memory_tools(
     >>> recall.invoke({"query": "tea"})
     '[{"id":"r1","revision":1,"text":"Ada likes green tea.","kind":"semantic","origin":"inferred",...}]'
     """
-    source = check_source(session_or_resolver, "session_or_resolver")
+    source = check_session_source(session_or_resolver, "session_or_resolver")
     chosen = model_tools(include=include, prefix=prefix)
     check_count(top_k, "top_k")
     return [

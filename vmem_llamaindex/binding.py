@@ -1,7 +1,7 @@
 """Whose memory: the session of a run, and the names under which saved contexts find their sessions again.
 
-Owns what a resolver is told, when and where it is called, and the bindings of this process. Does not own operation ids
-(``identity.py``). Imports LlamaIndex nowhere.
+Owns what a resolver is told and the bindings of this process. Does not own how a resolver is called (``vmem_core``) or
+operation ids (``identity.py``). Imports LlamaIndex nowhere.
 
 What is saved with a context is a name and never a session, a store or a credential: a name is all that is needed to
 find the session again, and all that may lie in a database of contexts.
@@ -9,15 +9,13 @@ find the session again, and all that may lie in a database of contexts.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vmem_core import InvalidRequestError, MemorySession, run_sync
+from vmem_core import InvalidRequestError, MemorySession, check_session_source
 
 if TYPE_CHECKING:
     from workflows import Context
@@ -48,67 +46,6 @@ class MemoryRequest:
 SessionResolver: TypeAlias = Callable[[MemoryRequest], MemorySession | Awaitable[MemorySession | None] | None]
 
 
-def check_source(source: object, path: str) -> MemorySession | SessionResolver:
-    """A session, or a function that finds one for each run.
-
-    Raises:
-        InvalidRequestError: For anything else.
-    """
-    if isinstance(source, MemorySession) or callable(source):
-        return source
-    raise InvalidRequestError(
-        "must be a MemorySession (not its .sync), or a function that takes a MemoryRequest and returns one", path=path
-    )
-
-
-# --- the session of a run -----------------------------------------------------------------------------------------
-
-
-def resolve(source: MemorySession | SessionResolver, request: MemoryRequest) -> MemorySession | None:
-    """The session of a run, for sync code: a sync resolver is called in the caller's own thread.
-
-    Returns:
-        The session, or None if the resolver found none.
-
-    Raises:
-        InvalidRequestError: If the resolver returned anything else. What it raises itself is not caught.
-    """
-    if isinstance(source, MemorySession):
-        return source
-    found = source(request)
-    return _checked(run_sync(_settled(found)) if inspect.isawaitable(found) else found)
-
-
-async def aresolve(source: MemorySession | SessionResolver, request: MemoryRequest) -> MemorySession | None:
-    """The session of a run, for async code: a sync resolver is called in a thread, so that it may do I/O.
-
-    Returns:
-        The session, or None if the resolver found none.
-
-    Raises:
-        InvalidRequestError: If the resolver returned anything else. What it raises itself is not caught.
-    """
-    if isinstance(source, MemorySession):
-        return source
-    if inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(type(source).__call__):
-        return _checked(await _settled(source(request)))
-    found = await asyncio.to_thread(source, request)
-    return _checked(await found if inspect.isawaitable(found) else found)
-
-
-async def _settled(found: Any) -> Any:
-    return await found
-
-
-def _checked(found: object) -> MemorySession | None:
-    if found is None or isinstance(found, MemorySession):
-        return found
-    raise InvalidRequestError(
-        f"the resolver returned {type(found).__name__}; it must return a MemorySession, or None for no memory",
-        path="session",
-    )
-
-
 # --- the bindings of this process ---------------------------------------------------------------------------------
 
 _LOCK = threading.Lock()
@@ -137,7 +74,7 @@ def bind_session(binding: str, session: MemorySession | SessionResolver) -> None
     Traceback (most recent call last):
     vmem_core.errors.InvalidRequestError: binding: stands for another scope in this process; choose another name
     """
-    name, checked = check_binding(binding), check_source(session, "session")
+    name, checked = check_binding(binding), check_session_source(session, "session")
     with _LOCK:
         before = _BOUND.get(name)
         if (
