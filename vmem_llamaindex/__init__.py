@@ -5,16 +5,43 @@ tools know the run and the call: what is repeated after a crash applies once, an
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vmem_llamaindex.binding import MemoryRequest, bind_session
 
+if TYPE_CHECKING:
+    from vmem_llamaindex.agents import (
+        KnowsItsCalls,
+        VersionedAgentWorkflow,
+        VersionedFunctionAgent,
+        VersionedReActAgent,
+    )
+    from vmem_llamaindex.identity import prepare_context, tool_call_scope
+    from vmem_llamaindex.tools import MemoryToolSpec, create_memory_tools
+
 __all__ = [
+    "KnowsItsCalls",
     "MemoryRequest",
+    "MemoryToolSpec",
+    "VersionedAgentWorkflow",
+    "VersionedFunctionAgent",
+    "VersionedReActAgent",
     "bind_session",
+    "create_memory_tools",
+    "prepare_context",
+    "tool_call_scope",
 ]
 
-_HOMES: dict[str, str] = {}  # the module of each name that is loaded when it is first used
+_HOMES = {
+    "KnowsItsCalls": "agents",
+    "MemoryToolSpec": "tools",
+    "VersionedAgentWorkflow": "agents",
+    "VersionedFunctionAgent": "agents",
+    "VersionedReActAgent": "agents",
+    "create_memory_tools": "tools",
+    "prepare_context": "identity",
+    "tool_call_scope": "identity",
+}
 
 
 def __getattr__(name: str) -> Any:
