@@ -28,8 +28,8 @@ PROMISED = {
         "aredact_thread", "create_memory_tools", "redact_thread",
     },
     "vmem_llamaindex": {
-        "MemoryRequest", "MemoryToolSpec", "VersionedAgentWorkflow", "VersionedFunctionAgent", "VersionedReActAgent",
-        "bind_session", "create_memory_tools",
+        "LlamaIndexEmbedder", "LlamaIndexLLM", "MemoryRequest", "MemoryRetriever", "MemoryToolSpec",
+        "VersionedAgentWorkflow", "VersionedFunctionAgent", "VersionedReActAgent", "bind_session", "create_memory_tools",
     },
 }  # fmt: skip
 

@@ -17,11 +17,17 @@ if TYPE_CHECKING:
         VersionedReActAgent,
     )
     from vmem_llamaindex.identity import prepare_context, tool_call_scope
+    from vmem_llamaindex.llm import LlamaIndexLLM
+    from vmem_llamaindex.models import LlamaIndexEmbedder
+    from vmem_llamaindex.retriever import MemoryRetriever
     from vmem_llamaindex.tools import MemoryToolSpec, create_memory_tools
 
 __all__ = [
     "KnowsItsCalls",
+    "LlamaIndexEmbedder",
+    "LlamaIndexLLM",
     "MemoryRequest",
+    "MemoryRetriever",
     "MemoryToolSpec",
     "VersionedAgentWorkflow",
     "VersionedFunctionAgent",
@@ -34,6 +40,9 @@ __all__ = [
 
 _HOMES = {
     "KnowsItsCalls": "agents",
+    "LlamaIndexEmbedder": "models",
+    "LlamaIndexLLM": "llm",
+    "MemoryRetriever": "retriever",
     "MemoryToolSpec": "tools",
     "VersionedAgentWorkflow": "agents",
     "VersionedFunctionAgent": "agents",
