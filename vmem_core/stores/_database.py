@@ -49,3 +49,15 @@ class Database(Protocol):
             Its entry: greater than that of every revision of the scope before it.
         """
         ...
+
+    def add_revisions(self, rows: Sequence[tuple[int, int, int, int, str]]) -> Sequence[int]:
+        """Append revisions of records that are new, each as for ``add_revision``.
+
+        Returns:
+            Their entries, ascending.
+        """
+        ...
+
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]], /) -> None:
+        """Run a shared statement, which is no query, once for each row of values."""
+        ...

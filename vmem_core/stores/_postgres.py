@@ -27,6 +27,7 @@ from vmem_core.errors import (
     UnsupportedError,
     VmemError,
 )
+from vmem_core.imports import Import
 from vmem_core.index import IndexCache, ScopeIndex
 from vmem_core.indexing import token_table
 from vmem_core.operations import Operation
@@ -34,9 +35,9 @@ from vmem_core.plan import Outcome, Survey
 from vmem_core.records import Scope
 from vmem_core.results import Generation
 from vmem_core.store import Found, Search
-from vmem_core.stores import _sql, _transaction
+from vmem_core.stores import _imports, _sql, _transaction
 from vmem_core.stores._database import Rows
-from vmem_core.stores._postgres_sql import ENTRY_PLACE, LOCK_SCOPE, TABLES, translate
+from vmem_core.stores._postgres_sql import ENTRY_PLACE, LOCK_SCOPE, NEXT_ENTRIES, TABLES, translate
 from vmem_core.stores._reader import Reader
 from vmem_core.stores._settings import check_language, is_current, setting, write_settings
 
@@ -82,6 +83,16 @@ class PostgresDatabase:
         """Append a revision; its entry is known to the database alone, and used there."""
         self.execute(_sql.INSERT_REVISION, values)
         return 0
+
+    def add_revisions(self, rows: Sequence[tuple[int, int, int, int, str]]) -> Sequence[int]:
+        """Append revisions, and return their entries: the scope's lock keeps their order."""
+        entries = [row[0] for row in self.execute(NEXT_ENTRIES, (len(rows),)).fetchall()]
+        self.execute_many(_sql.INSERT_NUMBERED, [(entry, *row) for entry, row in zip(entries, rows, strict=True)])
+        return entries
+
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]], /) -> None:
+        """Run a shared statement once for each row of values, sent together."""
+        self._connection.cursor().executemany(translate(statement, self._schema), rows)
 
     def lock(self, key: str) -> None:
         """Make the scope's row if it is missing, and hold it until the end of the transaction."""
@@ -193,6 +204,10 @@ class PostgresEngine:
         """Queue an operation: one transaction, run again while others get in its way."""
         return self._submit(lambda: self._commit(operation))
 
+    def run_imports(self, operations: Sequence[Import], dry_run: bool) -> Future[list[str | None]]:
+        """Queue a batch of imports: one transaction, run again while others get in its way."""
+        return self._submit(lambda: self._commit_imports(operations, dry_run))
+
     def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
         """Queue a function that reads one snapshot of the database."""
         return self._submit(lambda: self._snapshot(function))
@@ -261,6 +276,28 @@ class PostgresEngine:
         self._probe("after commit")
         self.generation = loaded.state.generation
         return outcome
+
+    def _commit_imports(self, operations: Sequence[Import], dry_run: bool) -> list[str | None]:
+        self._ready()
+        assert self._language is not None
+        tokens = token_table((text for operation in operations for text in operation.texts()), self._language)
+        for attempt in _attempts():
+            with attempt:
+                return self._transact_imports(operations, tokens, dry_run)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _transact_imports(
+        self, operations: Sequence[Import], tokens: dict[str, bytes], dry_run: bool
+    ) -> list[str | None]:
+        with self._connect() as connection, connection.transaction(force_rollback=dry_run):
+            database = PostgresDatabase(connection, self.schema, self._own_clock)
+            # Always in one order, so that two imports never wait for each other.
+            for key in sorted({operation.scope.key for operation in operations}):
+                database.lock(key)
+            reasons = _imports.run_batch(database, operations, tokens, self._clock, dry_run=dry_run)
+            self._probe("before commit")
+        self._probe("after commit")
+        return reasons
 
     def _snapshot(self, function: Callable[[PostgresDatabase, Reader], T]) -> T:
         self._ready()
