@@ -22,6 +22,8 @@ PROMISED = {
         "LocalEmbedder", "MemorySession", "Note", "OperationConflictError", "Page", "Receipt", "Record",
         "RecordConflictError", "RecordNotFoundError", "RevisionConflictError", "SchemaVersionError", "Scope", "Source",
         "SqliteStore", "StoreUnavailableError", "UnsupportedError", "Usage", "VmemError", "WriteResult",
+        "ImportResult", "LegacyRecord", "from_items", "from_jsonl", "from_langgraph_store", "from_mem0",
+        "import_legacy",
     },
     "vmem_langchain": {
         "ChatMemory", "LangChainEmbedder", "LangChainLLM", "MemoryMiddleware", "MemoryRequest", "MemoryRetriever",
@@ -29,7 +31,8 @@ PROMISED = {
     },
     "vmem_llamaindex": {
         "LlamaIndexEmbedder", "LlamaIndexLLM", "MemoryRequest", "MemoryRetriever", "MemoryToolSpec",
-        "VersionedAgentWorkflow", "VersionedFunctionAgent", "VersionedReActAgent", "bind_session", "create_memory_tools",
+        "VersionedAgentWorkflow", "VersionedFunctionAgent", "VersionedReActAgent", "bind_session",
+        "create_memory_tools",
     },
 }  # fmt: skip
 

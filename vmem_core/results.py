@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
@@ -296,6 +296,48 @@ class Page(Value):
 
     def _repr_html_(self) -> str:
         return display.table([display.record_row(record.to_json()) for record in self.records])
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult(Value):
+    """What an import answers: ``scanned`` is ``imported`` and ``skipped`` together.
+
+    Args:
+        scanned: How many records were read.
+        imported: How many are new in the store; in a dry run, how many would be.
+        skipped: How many were left out.
+        reasons: How many were left out for each reason.
+
+    >>> ImportResult(3, 1, 2, {"already_imported": 2}).reasons["already_imported"]
+    2
+    """
+
+    scanned: int = 0
+    imported: int = 0
+    skipped: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("scanned", "imported", "skipped"):
+            check_integer(getattr(self, name), name, least=0)
+        reasons = check_type(self.reasons, dict, "reasons")
+        for reason, count in reasons.items():
+            check_integer(count, f"reasons.{check_text(reason, 'reasons')}", least=1)
+        if self.skipped != sum(reasons.values()) or self.scanned != self.imported + self.skipped:
+            raise InvalidRequestError(
+                "must be imported and skipped together, and each skip has a reason", path="scanned"
+            )
+        object.__setattr__(self, "reasons", dict(sorted(reasons.items())))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _repr_html_(self) -> str:
+        return display.table(
+            [
+                {"scanned": str(self.scanned), "imported": str(self.imported)}
+                | {reason: str(count) for reason, count in self.reasons.items()}
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True)

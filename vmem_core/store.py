@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Kept, Outcome, Survey
 from vmem_core.records import Record, Scope
@@ -155,6 +156,18 @@ class Store(Protocol):
 
     async def replay(self, operation: Operation) -> Outcome | None:
         """What ``run`` would answer if the operation was committed before; None if it was not. Writes nothing."""
+        ...
+
+    async def run_imports(self, operations: Sequence[Import], *, dry_run: bool = False) -> list[str | None]:
+        """Settle and apply a batch of imports (``imports.py``), of any scopes, in one transaction.
+
+        Args:
+            operations: In the order of their source.
+            dry_run: Whether nothing is applied.
+
+        Returns:
+            For each operation why it was skipped, or None.
+        """
         ...
 
     async def search(self, scope: Scope, search: Search) -> list[Found]:

@@ -20,6 +20,7 @@ from store_suite import (
     embedding,
     entering,
     forgetting,
+    importing,
     knowing_then,
     racing,
     reading,
@@ -40,6 +41,7 @@ PARTS = (
     embedding,
     entering,
     racing,
+    importing,
 )
 _FOUND = [(name, test) for part in PARTS for name, test in vars(part).items() if name.startswith("test_")]
 if len({name for name, _ in _FOUND}) != len(_FOUND):

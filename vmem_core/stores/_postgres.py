@@ -27,6 +27,7 @@ from vmem_core.errors import (
     UnsupportedError,
     VmemError,
 )
+from vmem_core.imports import Import
 from vmem_core.index import Blocks, IndexCache, Nearest, Query, ScopeIndex
 from vmem_core.indexing import token_table
 from vmem_core.operations import Operation
@@ -34,7 +35,7 @@ from vmem_core.plan import Outcome, Survey
 from vmem_core.records import Scope
 from vmem_core.results import Generation
 from vmem_core.store import Found, Search
-from vmem_core.stores import _sql, _transaction
+from vmem_core.stores import _imports, _sql, _transaction
 from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
 from vmem_core.stores._postgres_sql import TABLES, translate
 from vmem_core.stores._postgres_vectors import slack
@@ -154,6 +155,10 @@ class PostgresEngine:
         """Queue an operation: one transaction, run again while others get in its way."""
         return self._submit(lambda: self._commit(operation))
 
+    def run_imports(self, operations: Sequence[Import], dry_run: bool) -> Future[list[str | None]]:
+        """Queue a batch of imports: one transaction, run again while others get in its way."""
+        return self._submit(lambda: self._commit_imports(operations, dry_run))
+
     def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
         """Queue a function that reads one snapshot of the database."""
         return self._submit(lambda: self._snapshot(function))
@@ -222,6 +227,28 @@ class PostgresEngine:
         self._probe("after commit")
         self.generation = loaded.state.generation
         return outcome
+
+    def _commit_imports(self, operations: Sequence[Import], dry_run: bool) -> list[str | None]:
+        self._ready()
+        assert self._language is not None
+        tokens = token_table((text for operation in operations for text in operation.texts()), self._language)
+        for attempt in _attempts():
+            with attempt:
+                return self._transact_imports(operations, tokens, dry_run)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _transact_imports(
+        self, operations: Sequence[Import], tokens: dict[str, bytes], dry_run: bool
+    ) -> list[str | None]:
+        with self._connect() as connection, connection.transaction(force_rollback=dry_run):
+            database = PostgresDatabase(connection, self._layout)
+            # Always in one order, so that two imports never wait for each other.
+            for key in sorted({operation.scope.key for operation in operations}):
+                database.lock(key)
+            reasons = _imports.run_batch(database, operations, tokens, self._clock, dry_run=dry_run)
+            self._probe("before commit")
+        self._probe("after commit")
+        return reasons
 
     def _snapshot(self, function: Callable[[PostgresDatabase, Reader], T]) -> T:
         self._ready()

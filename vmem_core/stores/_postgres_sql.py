@@ -15,7 +15,7 @@ from vmem_core.stores import _sql
 ENTRIES: Final = "vmem_entries"  # the sequence that orders revisions; within a scope its lock makes it a true order
 _TABLE = re.compile(r"\bvmem_[a-z0-9_]+\b")
 _LIST = re.compile(r"(\w+) in \(select value from json_each\(\?\)\)")
-_TEXT_COLUMNS: Final = {"record_id", "message_id"}
+_TEXT_COLUMNS: Final = {"record_id", "message_id", "operation_id"}
 _DATABASE_TIME: Final = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 
 TABLES: Final = (
@@ -68,6 +68,7 @@ _OWN: Final = {
 }
 # Which value of these is the entry that currval() stands for.
 ENTRY_PLACE: Final = {_sql.INSERT_RECORD: 2, _sql.UPDATE_RECORD: 0}
+NEXT_ENTRIES: Final = f"select nextval('{ENTRIES}') from generate_series(1, ?::integer)"
 LOCK_SCOPE: Final = (
     "insert into vmem_scopes(scope_key, revision, last_stamp, records) values(?, 0, 0, 0) on conflict do nothing",
     "select scope_id from vmem_scopes where scope_key = ? for update",

@@ -12,6 +12,7 @@ All text lies in ``vmem_revisions``, which only ever grows at its end and is for
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -76,6 +77,10 @@ REVISIONS_OF: Final = """select number, revision, scope_revision, recorded_at, b
   where number = ? order by revision"""
 WRITTEN_OF_SCOPE: Final = """select number, revision, scope_revision, substr(body, 1, 1) = '{' from vmem_revisions
   where number between ? and ? order by number, revision"""
+RECEIPTS_BY_OPERATION: Final = """select operation_id, number, committed_at, redacted, request, body
+  from vmem_receipts where scope_id = ? and operation_id in (select value from json_each(?))"""
+HOLDERS: Final = """select record_id, number, state from vmem_records
+  where record_id in (select value from json_each(?))"""
 ONE_REVISION: Final = """select v.number, r.record_id, v.revision, v.scope_revision, v.recorded_at, v.body
   from vmem_records r join vmem_revisions v on v.number = r.number and v.revision = ?
   where r.record_id = ? and r.state >= 0"""
@@ -84,8 +89,14 @@ INSERT_SCOPE: Final = "insert into vmem_scopes(scope_key, revision, last_stamp, 
 UPDATE_SCOPE: Final = "update vmem_scopes set revision = ?, last_stamp = ?, records = ? where scope_id = ?"
 INSERT_REVISION: Final = """insert into vmem_revisions(number, revision, scope_revision, recorded_at, body)
   values(?, ?, ?, ?, ?)"""
+NEXT_ENTRY: Final = "select coalesce(max(entry), 0) + 1 from vmem_revisions"
+INSERT_NUMBERED: Final = """insert into vmem_revisions(entry, number, revision, scope_revision, recorded_at, body)
+  values(?, ?, ?, ?, ?, ?)"""
 INSERT_RECORD: Final = """insert into vmem_records(number, record_id, entry, revision, changed, state, kind, origin,
   expires_at, text_key, tokens, facets) values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+# Its entry is known; on PostgreSQL the one above takes the entry that was just numbered.
+INSERT_NUMBERED_RECORD: Final = """insert into vmem_records(number, record_id, entry, revision, changed, state, kind,
+  origin, expires_at, text_key, tokens, facets) values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 UPDATE_RECORD: Final = """update vmem_records set entry = ?, revision = ?, changed = ?, state = ?, kind = ?, origin = ?,
   expires_at = ?, text_key = coalesce(?, text_key), tokens = coalesce(?, tokens), facets = ? where number = ?"""
 INSERT_RECEIPT: Final = "insert into vmem_receipts values(?, ?, ?, ?, 0, ?, ?)"
@@ -115,6 +126,8 @@ SET_SETTING: Final = "update vmem_store set value = ? where name = ?"
 # Heads of forgotten records keep their row as the tombstone; their text rows are husks until VACUUM drops them.
 DROP_HUSKS: Final = "delete from vmem_revisions where number in (select number from vmem_records where state = -1)"
 
+# A scope is locked by its row: one in which all was refused has a row and no revision.
+SCOPES: Final = "select scope_key from vmem_scopes where revision > 0 order by scope_key"
 COUNT: Final = """select count(*) from vmem_records where number between ? and ? and state = 1
   and (expires_at is null or expires_at > ?)"""
 LIST: Final = f"""select {_HEAD_COLUMNS} from vmem_records r join vmem_revisions v on v.entry = r.entry
@@ -206,8 +219,8 @@ def dump(value: Any) -> str:
     return _encode(value)
 
 
-# Made once: json.dumps with arguments makes an encoder a call.
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+# Made once: json.dumps with arguments makes an encoder a call. Values were copied on their way in: there is no circle.
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 
 
 def record_body(record: Record) -> str:
@@ -230,10 +243,12 @@ def record_body(record: Record) -> str:
 
 
 _SOURCE_FIELDS: Final = ("kind", "digest", "message_id", "chat_id", "run_id", "tool_call_id", "tool_name", "uri")
+_source_values: Final = operator.attrgetter(*_SOURCE_FIELDS)
 
 
 def _trim(source: Source) -> dict[str, str]:
-    return {name: value for name in _SOURCE_FIELDS if (value := getattr(source, name)) is not None}
+    given = zip(_SOURCE_FIELDS, _source_values(source), strict=True)
+    return {name: value for name, value in given if value is not None}
 
 
 def is_kept(body: str | None) -> bool:

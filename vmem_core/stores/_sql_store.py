@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from vmem_core import sync
 from vmem_core.clock import Clock
 from vmem_core.errors import StoreUnavailableError
+from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Kept, Outcome, Survey
 from vmem_core.records import Record, Scope, check_scope
@@ -137,6 +138,11 @@ class SqlStore:
             lambda connection, _: _transaction.replay(connection, operation, clock)
         )
         return found
+
+    async def run_imports(self, operations: Sequence[Import], *, dry_run: bool = False) -> list[str | None]:
+        """Settle and apply a batch of imports, in one transaction."""
+        reasons: list[str | None] = await awaited(self._opened().run_imports(operations, dry_run))
+        return reasons
 
     async def search(self, scope: Scope, search: Search) -> list[Found]:
         """The best hits, in order."""

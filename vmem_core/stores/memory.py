@@ -7,6 +7,7 @@ outlives the process.
 from __future__ import annotations
 
 import threading
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 from vmem_core import sync
 from vmem_core.clock import Clock, check_clock, read_micros
 from vmem_core.errors import StoreUnavailableError
+from vmem_core.imports import Holder, Import, ScopeKnown, settle
 from vmem_core.operations import Operation
 from vmem_core.plan import (
     Head,
@@ -127,6 +129,28 @@ class InMemoryStore:
             self._check_open()
             snapshot = self._snapshot(operation)
             return self._outcome(operation.decide(snapshot)) if snapshot.stored else None
+
+    async def run_imports(self, operations: Sequence[Import], *, dry_run: bool = False) -> list[str | None]:
+        """Settle and apply a batch of imports, under the lock."""
+        from vmem_core.indexing import token_table
+
+        tokens = token_table((text for one in operations for text in one.texts()), self._language)
+        with self._lock:
+            self._check_open()
+            ids = [operation.record_id for operation in operations]
+            found = [self._rows[record_id] for record_id in ids if record_id in self._rows]
+            holders = {row.record_id: Holder(row.scope.scope, row.forgotten) for row in found}
+            known = {scope: self._known(scope) for scope in {operation.scope for operation in operations}}
+            plans, reasons = settle(operations, known, holders)
+            for plan in () if dry_run else plans:
+                self._apply(plan, plan.receipt.scope, tokens)
+            return reasons
+
+    def _known(self, scope_value: Scope) -> ScopeKnown:
+        scope = self._scopes.get(scope_value.key) or ScopeRow(scope_value)
+        now = max(read_micros(self._clock), scope.last_stamp)
+        stored = ChainMap({}, scope.receipts)  # what is settled is only looked at until it is applied
+        return ScopeKnown(scope.revision, from_micros(now), stored)
 
     def _outcome(self, plan: Plan) -> Outcome:
         records = tuple(self._present(plan.receipt)) if plan.replayed else tuple(w.record for w in plan.writes)
