@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from vmem_core.errors import InvalidRequestError, UnsupportedError
+from vmem_core.generations import matrix_of
 from vmem_core.ledger import Reservation, UsageLedger
 from vmem_core.logs import log
 from vmem_core.plan import Vectors
@@ -285,7 +286,7 @@ class ModelCalls:
             answer = await self._settled(reservation, self._call_embedder(texts, purpose=purpose))
         if not isinstance(answer, Embeddings):
             raise InvalidRequestError(f"must return Embeddings, not {type(answer).__name__}", path="embedder")
-        matrix, embeddable = unit(_matrix(answer.vectors, len(texts)))
+        matrix, embeddable = unit(matrix_of(answer.vectors, len(texts), "embeddings.vectors"))
         return answer.model, matrix, embeddable
 
     def _reserve(self, kind: str, target: Any, model_id: str | None, size: int, out: int) -> Reservation | None:
@@ -316,21 +317,6 @@ class ModelCalls:
                 reservation, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, model_id=model
             )
         return answer
-
-
-def _matrix(vectors: Any, rows: int) -> np.ndarray:
-    import numpy as np
-
-    path = "embeddings.vectors"
-    try:
-        matrix = np.asarray(vectors)
-    except ValueError:
-        raise InvalidRequestError("rows differ in length; give one row of equal size a text", path=path) from None
-    if matrix.ndim != 2 or matrix.dtype.kind not in "fiu":
-        raise InvalidRequestError("must be numbers of shape (texts, dims)", path=path)
-    if matrix.shape[0] != rows or matrix.shape[1] < 1:
-        raise InvalidRequestError(f"has shape {matrix.shape}, expected {rows} row(s) of one size", path=path)
-    return matrix
 
 
 def _bytes(row: np.ndarray) -> bytes:

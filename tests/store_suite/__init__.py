@@ -20,6 +20,7 @@ from store_suite import (
     embedding,
     entering,
     forgetting,
+    generations,
     knowing_then,
     racing,
     reading,
@@ -38,6 +39,7 @@ PARTS = (
     knowing_then,
     embedders,
     embedding,
+    generations,
     entering,
     racing,
 )

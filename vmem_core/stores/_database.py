@@ -49,3 +49,15 @@ class Database(Protocol):
             Its entry: greater than that of every revision of the scope before it.
         """
         ...
+
+    def hold_generations(self, *, exclusively: bool = False) -> None:
+        """Keep others from beginning or switching generations until the end of the transaction.
+
+        Args:
+            exclusively: Keep writers out too. Readers are never kept out.
+        """
+        ...
+
+    def hold_scopes(self, scope_ids: Sequence[int]) -> None:
+        """Keep the writers of some scopes out until the end of the transaction."""
+        ...

@@ -36,7 +36,14 @@ from vmem_core.results import Generation
 from vmem_core.store import Found, Search
 from vmem_core.stores import _sql, _transaction
 from vmem_core.stores._database import Rows
-from vmem_core.stores._postgres_sql import ENTRY_PLACE, LOCK_SCOPE, TABLES, translate
+from vmem_core.stores._postgres_sql import (
+    ENTRY_PLACE,
+    LOCK_GENERATIONS,
+    LOCK_SCOPE,
+    LOCK_SCOPES,
+    TABLES,
+    translate,
+)
 from vmem_core.stores._reader import Reader
 from vmem_core.stores._settings import check_language, is_current, setting, write_settings
 
@@ -83,8 +90,17 @@ class PostgresDatabase:
         self.execute(_sql.INSERT_REVISION, values)
         return 0
 
+    def hold_generations(self, *, exclusively: bool = False) -> None:
+        """Keep others from beginning or switching generations, and writers out too if that is asked for."""
+        self._connection.execute(translate(LOCK_GENERATIONS[exclusively], self._schema), ())
+
+    def hold_scopes(self, scope_ids: Sequence[int]) -> None:
+        """Keep the writers of some scopes out; always in the same order, so that nobody waits in a circle."""
+        self.execute(LOCK_SCOPES, (_sql.id_list(scope_ids),)).fetchall()
+
     def lock(self, key: str) -> None:
         """Make the scope's row if it is missing, and hold it until the end of the transaction."""
+        self.hold_generations()
         for statement in LOCK_SCOPE:
             self._connection.execute(translate(statement, self._schema), (key,))
 
@@ -195,7 +211,11 @@ class PostgresEngine:
 
     def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
         """Queue a function that reads one snapshot of the database."""
-        return self._submit(lambda: self._snapshot(function))
+        return self._submit(lambda: _again(lambda: self._snapshot(function), _reading_attempts()))
+
+    def transact(self, function: Callable[[PostgresDatabase], T]) -> Future[T]:
+        """Queue a function that writes: one transaction, run again while others get in its way."""
+        return self._submit(lambda: _again(lambda: self._in_transaction(function), _attempts()))
 
     def see_generation(self, database: PostgresDatabase) -> Generation | None:
         """The active generation, read from the database and kept as the one last seen."""
@@ -240,10 +260,7 @@ class PostgresEngine:
         self._ready()
         assert self._language is not None
         tokens = token_table(operation.texts(), self._language)
-        for attempt in _attempts():
-            with attempt:
-                return self._transact(operation, tokens)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        return _again(lambda: self._transact(operation, tokens), _attempts())
 
     def _transact(self, operation: Operation, tokens: dict[str, bytes]) -> Outcome:
         with self._connect() as connection:
@@ -261,6 +278,14 @@ class PostgresEngine:
         self._probe("after commit")
         self.generation = loaded.state.generation
         return outcome
+
+    def _in_transaction(self, function: Callable[[PostgresDatabase], T]) -> T:
+        self._ready()
+        with self._connect() as connection, connection.transaction(), connection.pipeline():
+            result = function(PostgresDatabase(connection, self.schema, self._own_clock))
+            self._probe("before commit")
+        self._probe("after commit")
+        return result
 
     def _snapshot(self, function: Callable[[PostgresDatabase, Reader], T]) -> T:
         self._ready()
@@ -339,6 +364,22 @@ def _attempts() -> tenacity.Retrying:
         wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.5),
         reraise=True,
     )
+
+
+def _reading_attempts() -> tenacity.Retrying:
+    """A generation may be switched, and its table dropped, between a reader's snapshot and its look at the vectors."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(psycopg.errors.UndefinedTable),
+        stop=tenacity.stop_after_attempt(3),
+        reraise=True,
+    )
+
+
+def _again(function: Callable[[], T], attempts: tenacity.Retrying) -> T:
+    for attempt in attempts:
+        with attempt:
+            return function()
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def meaning_of(error: BaseException) -> BaseException:

@@ -6,6 +6,7 @@ Owns what happens once a connection, and the schema's version. Does not own thre
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from datetime import timedelta
 
 import tenacity
@@ -25,6 +26,12 @@ class StoreConnection(sqlite3.Connection):
     def add_revision(self, values: tuple[int, int, int, int, str]) -> int:
         """Append a revision, and return its entry."""
         return self.execute(_sql.INSERT_REVISION, values).lastrowid or 0
+
+    def hold_generations(self, *, exclusively: bool = False) -> None:
+        """Nothing to do: a transaction that writes is alone in the file."""
+
+    def hold_scopes(self, scope_ids: Sequence[int]) -> None:
+        """Nothing to do: a transaction that writes is alone in the file."""
 
 
 def connect(path: str, busy_timeout: timedelta) -> StoreConnection:
