@@ -31,6 +31,7 @@ from vmem_core.results import (
     Note,
     Page,
     Receipt,
+    ReembedResult,
     WriteResult,
 )
 from vmem_core.session import MemorySession
@@ -74,6 +75,7 @@ __all__ = [
     "Record",
     "RecordConflictError",
     "RecordNotFoundError",
+    "ReembedResult",
     "RevisionConflictError",
     "SchemaVersionError",
     "Scope",

@@ -25,6 +25,7 @@ from store_suite import (
     racing,
     reading,
     recalling,
+    reembedding,
     replaying,
     revising,
 )
@@ -40,6 +41,7 @@ PARTS = (
     embedders,
     embedding,
     generations,
+    reembedding,
     entering,
     racing,
 )
