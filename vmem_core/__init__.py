@@ -39,6 +39,7 @@ from vmem_core.results import (
     Note,
     Page,
     Receipt,
+    ReembedResult,
     WriteResult,
 )
 from vmem_core.session import MemorySession
@@ -86,6 +87,7 @@ __all__ = [
     "Record",
     "RecordConflictError",
     "RecordNotFoundError",
+    "ReembedResult",
     "RevisionConflictError",
     "SchemaVersionError",
     "Scope",

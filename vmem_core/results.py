@@ -6,7 +6,7 @@ Owns these values. Does not own records (``records.py``) or how they look (``dis
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Literal
@@ -37,6 +37,7 @@ VERBS: tuple[Verb, ...] = (
 ACTIONS: tuple[Action, ...] = ("create", "revise", "retract", "forget")
 MATCHES: tuple[Match, ...] = ("vector", "lexical", "hybrid", "recent")
 REDACTIONS: tuple[Redaction, ...] = ("complete", "failed", "none")
+SKIPS = ("revised", "not_embeddable", "failed")
 NOTE_CODES = (
     "duplicate", "already_stored", "noop", "superseded_duplicate", "about_asserted", "delete_of_asserted_dropped",
     "unknown_handle", "invalid_entry", "over_limit", "unparsed", "refused", "nothing_readable", "untrusted",
@@ -354,3 +355,48 @@ class Generation(Value):
         check_text(self.model_id, "generation.model_id")
         check_integer(self.dims, "generation.dims", least=1)
         check_choice(self.state, ("active", "pending", "retired"), "generation.state")
+
+
+@dataclass(frozen=True, slots=True)
+class ReembedResult(Value):
+    """What ``reembed`` answers.
+
+    Args:
+        generation: The number of the generation that was filled.
+        embedded: How many vectors this call stored.
+        skipped: The sum of ``reasons``: how often a record was met and no vector was stored.
+        activated: Whether the store searches with that generation now, and no record lacks its vector or its mark.
+            False: call again to go on.
+        reasons: What ``skipped`` is made of. ``revised``: the record was revised or forgotten while its text was
+            embedded, so that the vector was dropped; the next pass met it again. ``not_embeddable``: the model gave a
+            vector that is zero, NaN or infinite; the record is marked and found by its words. ``failed``: the
+            embedder raised for this text alone; in the last pass, so these records still lack their vector.
+        failed: The ids of the records that failed, at most 100 of them.
+
+    >>> ReembedResult(2, 10, 1, True, {"revised": 1}).skipped
+    1
+    """
+
+    generation: int
+    embedded: int
+    skipped: int
+    activated: bool
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    failed: tuple[str, ...] = ()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        check_integer(self.generation, "generation", least=1)
+        check_integer(self.embedded, "embedded", least=0)
+        check_integer(self.skipped, "skipped", least=0)
+        check_type(self.activated, bool, "activated")
+        check_type(self.reasons, dict, "reasons")
+        reasons = {check_choice(code, SKIPS, "reasons"): count for code, count in self.reasons.items()}
+        for code, count in reasons.items():
+            check_integer(count, f"reasons.{code}", least=1)
+        if sum(reasons.values()) != self.skipped:
+            raise InvalidRequestError("must be the sum of reasons", path="skipped")
+        object.__setattr__(self, "reasons", reasons)
+        ids = check_values(self.failed, str, "failed")
+        object.__setattr__(self, "failed", tuple(check_text(one, f"failed[{n}]") for n, one in enumerate(ids)))

@@ -161,7 +161,11 @@ class PostgresEngine:
 
     def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
         """Queue a function that reads one snapshot of the database."""
-        return self._submit(lambda: self._snapshot(function))
+        return self._submit(lambda: _again(lambda: self._snapshot(function), _reading_attempts()))
+
+    def transact(self, function: Callable[[PostgresDatabase], T]) -> Future[T]:
+        """Queue a function that writes: one transaction, run again while others get in its way."""
+        return self._submit(lambda: _again(lambda: self._in_transaction(function), _attempts()))
 
     def see_generation(self, database: PostgresDatabase) -> Generation | None:
         """The active generation, read from the database and kept as the one last seen."""
@@ -206,10 +210,7 @@ class PostgresEngine:
         self._ready()
         assert self._language is not None
         tokens = token_table(operation.texts(), self._language)
-        for attempt in _attempts():
-            with attempt:
-                return self._transact(operation, tokens)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        return _again(lambda: self._transact(operation, tokens), _attempts())
 
     def _transact(self, operation: Operation, tokens: dict[str, bytes]) -> Outcome:
         with self._connect() as connection:
@@ -232,10 +233,7 @@ class PostgresEngine:
         self._ready()
         assert self._language is not None
         tokens = token_table((text for operation in operations for text in operation.texts()), self._language)
-        for attempt in _attempts():
-            with attempt:
-                return self._transact_imports(operations, tokens, dry_run)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        return _again(lambda: self._transact_imports(operations, tokens, dry_run), _attempts())
 
     def _transact_imports(
         self, operations: Sequence[Import], tokens: dict[str, bytes], dry_run: bool
@@ -249,6 +247,14 @@ class PostgresEngine:
             self._probe("before commit")
         self._probe("after commit")
         return reasons
+
+    def _in_transaction(self, function: Callable[[PostgresDatabase], T]) -> T:
+        self._ready()
+        with self._connect() as connection, transaction(connection, WRITE):
+            result = function(PostgresDatabase(connection, self._layout))
+            self._probe("before commit")
+        self._probe("after commit")
+        return result
 
     def _snapshot(self, function: Callable[[PostgresDatabase, Reader], T]) -> T:
         self._ready()
@@ -327,6 +333,22 @@ def _attempts() -> tenacity.Retrying:
         wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.5),
         reraise=True,
     )
+
+
+def _reading_attempts() -> tenacity.Retrying:
+    """A generation may be switched, and its table dropped, between a reader's snapshot and its look at the vectors."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(psycopg.errors.UndefinedTable),
+        stop=tenacity.stop_after_attempt(3),
+        reraise=True,
+    )
+
+
+def _again(function: Callable[[], T], attempts: tenacity.Retrying) -> T:
+    for attempt in attempts:
+        with attempt:
+            return function()
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def meaning_of(error: BaseException) -> BaseException:

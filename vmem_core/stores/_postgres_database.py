@@ -17,7 +17,14 @@ from vmem_core.errors import StoreUnavailableError
 from vmem_core.stores import _postgres_vectors as pgvector
 from vmem_core.stores import _sql
 from vmem_core.stores._database import Rows
-from vmem_core.stores._postgres_sql import ENTRY_PLACE, LOCK_SCOPE, NEXT_ENTRIES, translate
+from vmem_core.stores._postgres_sql import (
+    ENTRY_PLACE,
+    LOCK_GENERATIONS,
+    LOCK_SCOPE,
+    LOCK_SCOPES,
+    NEXT_ENTRIES,
+    translate,
+)
 
 WRITE: Final = "begin isolation level read committed, read write"
 READ: Final = "begin isolation level repeatable read, read only"
@@ -138,8 +145,17 @@ class PostgresDatabase:
             text = statement if kind is None else statement.replace("vector blob", f"vector {kind.name}")
             run(self._connection, translate(text, self._layout.schema))
 
+    def hold_generations(self, *, exclusively: bool = False) -> None:
+        """Keep others from beginning or switching generations, and writers out too if that is asked for."""
+        self.execute(LOCK_GENERATIONS[exclusively])
+
+    def hold_scopes(self, scope_ids: Sequence[int]) -> None:
+        """Keep the writers of some scopes out; always in the same order, so that nobody waits in a circle."""
+        self.execute(LOCK_SCOPES, (_sql.id_list(scope_ids),)).fetchall()
+
     def lock(self, key: str) -> None:
         """Make the scope's row if it is missing, and hold it until the end of the transaction."""
+        self.hold_generations()
         for statement in LOCK_SCOPE:
             self._connection.execute(translate(statement, self._layout.schema), (key,))
 

@@ -44,6 +44,9 @@ TABLES: Final = (
     """create table vmem_generations(generation integer primary key, model_id text not null, dims integer not null,
        state text not null, epoch integer not null)""",
     "create unique index vmem_generations_active on vmem_generations(state) where state = 'active'",
+    # Revisions that a generation's model has no vector for: they are not asked for again.
+    """create table vmem_unembeddable(generation integer not null, number integer not null, revision integer not null,
+       primary key(generation, number)) without rowid""",
     """create table vmem_receipts(number integer primary key, scope_id integer not null, operation_id text not null,
        committed_at integer not null, redacted integer not null, request blob not null, body text not null)""",
     "create unique index vmem_receipts_operation on vmem_receipts(scope_id, operation_id)",
@@ -190,9 +193,10 @@ def keep_past_vector(generation: int) -> str:
       from vmem_records r join {vectors_table(generation)} v on v.number = r.number where r.number = ?"""
 
 
-def forget_vectors(generation: int) -> tuple[str, str]:
+def forget_vectors(generation: int) -> tuple[str, ...]:
     """The statements that delete all vectors of a record."""
     return (
+        f"delete from vmem_unembeddable where generation = {int(generation)} and number = ?",
         f"delete from {vectors_table(generation)} where number = ?",
         f"delete from {past_vectors_table(generation)} where number = ?",
     )

@@ -230,6 +230,24 @@ class Engine:
         """Queue a function on the writing connection, outside any transaction."""
         return self._writer_connection.submit(function)
 
+    def transact(self, function: Callable[[StoreConnection], T]) -> Future[T]:
+        """Queue a function on the writing connection, in a transaction of its own."""
+
+        def transaction(connection: StoreConnection) -> T:
+            connection.execute("begin immediate")
+            try:
+                result = function(connection)
+                self._probe("before commit")
+                connection.execute("commit")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("rollback")
+                raise
+            self._probe("after commit")
+            return result
+
+        return self._writer_connection.submit(transaction)
+
     def read(self, function: Callable[[StoreConnection, Reader], T]) -> Future[T]:
         """Queue a function on the reading connection, in one snapshot of the file."""
 

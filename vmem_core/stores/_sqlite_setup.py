@@ -45,6 +45,12 @@ class StoreConnection(sqlite3.Connection):
         """Run a statement once for each row of values."""
         self.executemany(statement, rows)
 
+    def hold_generations(self, *, exclusively: bool = False) -> None:
+        """Nothing to do: a transaction that writes is alone in the file."""
+
+    def hold_scopes(self, scope_ids: Sequence[int]) -> None:
+        """Nothing to do: a transaction that writes is alone in the file."""
+
 
 def connect(path: str, busy_timeout: timedelta) -> StoreConnection:
     """A connection with the settings that every one of ours has."""
