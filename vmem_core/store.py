@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from vmem_core.generations import Pending
 from vmem_core.imports import Import
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_RESULTS = 1_000
 ENGLISH = "english"
+Fusion = Literal["rrf", "scores"]
+FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 
 
 def check_language(language: object) -> str | None:
@@ -69,6 +71,7 @@ class Search:
         include_expired: Expired records too.
         recorded_as_of: What the store knew at this instant, inclusive.
         at_scope_revision: What the store knew at this scope revision.
+        fusion: How the two lists become one: ``"rrf"`` or ``"scores"``.
     """
 
     text: str | None = None
@@ -80,6 +83,7 @@ class Search:
     include_expired: bool = False
     recorded_as_of: datetime | None = None
     at_scope_revision: int | None = None
+    fusion: Fusion = "rrf"
 
     def with_vector(self, vector: QueryVector) -> Search:
         """The same search with its text embedded."""

@@ -28,7 +28,7 @@ from vmem_core.errors import (
     VmemError,
 )
 from vmem_core.imports import Import
-from vmem_core.index import Blocks, IndexCache, Nearest, Query, ScopeIndex
+from vmem_core.index import IndexCache, Outside, Query, ScopeIndex
 from vmem_core.indexing import token_table
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Survey
@@ -77,15 +77,16 @@ class _SharedReader(Reader):
         with self._stripes[hash(scope) % _STRIPES]:
             return super().survey(connection, scope, searches, equal_texts)
 
-    def _blocks(self, connection: Any, state: ScopeState, query: Query) -> Blocks | None:
+    def _outside(self, connection: Any, state: ScopeState, query: Query) -> Outside | None:
         """The vectors of a scope too large for memory: those that pgvector puts first, else all."""
         generation = state.generation
         if generation is None or query.vector is None:
             return None
         pages = connection.nearest(generation.number, state.numbers, query.vector.tobytes(), query.list_depth)
         if pages is None:
-            return super()._blocks(connection, state, query)
-        return Nearest((matrix(rows, generation.dims) for rows in pages), slack(generation.dims))
+            return super()._outside(connection, state, query)
+        blocks = (matrix(rows, generation.dims) for rows in pages)
+        return Outside(blocks, self._finder(connection, generation), slack(generation.dims))
 
 
 class _SharedCache(IndexCache):
