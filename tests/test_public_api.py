@@ -17,8 +17,8 @@ PACKAGES = [path.parent.name for path in sorted(ROOT.glob("vmem_*/__init__.py"))
 # Names that callers have been promised. They may gain company; they are never renamed or dropped without a new major.
 PROMISED = {
     "vmem_core": {
-        "Change", "Draft", "Embeddings", "EmbeddingMismatchError", "BudgetExceededError", "ForgetEvent", "ForgetResult",
-        "ForgetScopeResult", "Generation", "Hit", "InMemoryStore", "InvalidRequestError", "Limits", "Link",
+        "Change", "Draft", "Embeddings", "EmbeddingMismatchError", "BudgetExceededError", "Finding", "ForgetEvent",
+        "ForgetResult", "ForgetScopeResult", "Generation", "Hit", "InMemoryStore", "InvalidRequestError", "Limits", "Link",
         "LocalEmbedder", "MemorySession", "Note", "OperationConflictError", "Page", "Receipt", "Record",
         "RecordConflictError", "RecordNotFoundError", "RevisionConflictError", "SchemaVersionError", "Scope", "Source",
         "SqliteStore", "StoreUnavailableError", "UnsupportedError", "Usage", "VmemError", "WriteResult",

@@ -23,6 +23,7 @@ from vmem_core.operations import UNSET
 from vmem_core.records import Draft, Link, Record, Scope, Source
 from vmem_core.results import (
     Change,
+    Finding,
     ForgetEvent,
     ForgetResult,
     ForgetScopeResult,
@@ -52,6 +53,7 @@ __all__ = [
     "EmbeddingMismatchError",
     "Embeddings",
     "ExtractionPolicy",
+    "Finding",
     "ForgetEvent",
     "ForgetResult",
     "ForgetScopeResult",

@@ -21,6 +21,7 @@ import psycopg_pool
 import tenacity
 
 from vmem_core.clock import Clock
+from vmem_core.diagnosis import diagnose
 from vmem_core.errors import (
     InvalidRequestError,
     StoreUnavailableError,
@@ -32,10 +33,11 @@ from vmem_core.indexing import token_table
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Survey
 from vmem_core.records import Scope
-from vmem_core.results import Generation
-from vmem_core.store import Found, Search
+from vmem_core.results import Finding, Generation
+from vmem_core.store import Found, Progress, Search
 from vmem_core.stores import _sql, _transaction
 from vmem_core.stores._database import Rows
+from vmem_core.stores._facts import facts_of
 from vmem_core.stores._postgres_sql import ENTRY_PLACE, LOCK_SCOPE, TABLES, translate
 from vmem_core.stores._reader import Reader
 from vmem_core.stores._settings import check_language, is_current, setting, write_settings
@@ -206,6 +208,10 @@ class PostgresEngine:
         """Queue a VACUUM of all tables: what was forgotten leaves their files."""
         return self._submit(self._vacuum)
 
+    def diagnose(self, progress: Progress | None) -> Future[list[Finding]]:
+        """Queue a look at all tables, from one snapshot; it makes none, and needs no right to write."""
+        return self._submit(lambda: self._inspect(progress))
+
     def stop(self) -> None:
         """Finish what is queued, and close the pool if it is ours. Not in a forked child."""
         if self.pid != os.getpid():
@@ -268,6 +274,15 @@ class PostgresEngine:
         with self._connect() as connection, connection.transaction():
             _execute(connection, "set transaction isolation level repeatable read, read only")
             return function(PostgresDatabase(connection, self.schema, self._own_clock), self._reader)
+
+    def _inspect(self, progress: Progress | None) -> list[Finding]:
+        with self._connect() as connection, connection.transaction():
+            _execute(connection, "set transaction isolation level repeatable read, read only")
+            tables = _execute(connection, "select tablename from pg_tables where schemaname = %s", (self._schema_name,))
+            names = {row[0] for row in tables if row[0].startswith("vmem_")}
+            database = PostgresDatabase(connection, self.schema, self._own_clock)
+            facts = facts_of(database, names, self._asked_language, progress)
+            return [] if facts is None else list(diagnose(facts))
 
     def _vacuum(self) -> None:
         self._ready()

@@ -27,8 +27,8 @@ from vmem_core.plan import (
     Write,
 )
 from vmem_core.records import Record, Scope, check_scope
-from vmem_core.results import Generation, Receipt
-from vmem_core.store import ENGLISH, Found, Listing, Search, check_language
+from vmem_core.results import Finding, Generation, Receipt
+from vmem_core.store import ENGLISH, Found, Listing, Progress, Search, check_language
 from vmem_core.stores._memory_rows import ERASED, MemoryRow, RevisionRow, ScopeRow, expired, head_of, known_of, listed
 from vmem_core.text import text_key
 from vmem_core.values import from_micros, to_micros
@@ -316,6 +316,16 @@ class InMemoryStore:
         self._check_open()
         row = self._rows.get(record_id)
         return row if row is not None and row.scope.scope == scope else None
+
+    async def diagnose(self, *, progress: Progress | None = None) -> list[Finding]:
+        """What does not agree in the store; an empty list if all is well. Changes nothing."""
+        from vmem_core.diagnosis import diagnose
+        from vmem_core.stores._memory_facts import MemoryFacts
+
+        with self._lock:
+            self._check_open()
+            generations = () if self._generation is None else (self._generation,)
+            return list(diagnose(MemoryFacts(self._scopes, self._rows, generations, self._language, progress)))
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:
         """The current revision, unless expired, forgotten, foreign or unknown."""
