@@ -18,8 +18,8 @@ PACKAGES = [path.parent.name for path in sorted(ROOT.glob("vmem_*/__init__.py"))
 PROMISED = {
     "vmem_core": {
         "Change", "Draft", "Embeddings", "EmbeddingMismatchError", "BudgetExceededError", "Finding", "ForgetEvent",
-        "ForgetResult", "ForgetScopeResult", "Generation", "Hit", "InMemoryStore", "InvalidRequestError", "Limits", "Link",
-        "LocalEmbedder", "MemorySession", "Note", "OperationConflictError", "Page", "Receipt", "Record",
+        "ForgetResult", "ForgetScopeResult", "Generation", "Hit", "InMemoryStore", "InvalidRequestError", "Limits",
+        "Link", "LocalEmbedder", "MemorySession", "Note", "OperationConflictError", "Page", "Receipt", "Record",
         "RecordConflictError", "RecordNotFoundError", "RevisionConflictError", "SchemaVersionError", "Scope", "Source",
         "SqliteStore", "StoreUnavailableError", "UnsupportedError", "Usage", "VmemError", "WriteResult",
     },
