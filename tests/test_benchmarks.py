@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import re
@@ -11,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from postgres_server import server_uri
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -166,3 +168,12 @@ def test_speed_refuses_sizes_below_one(arguments: list[str], capsys: pytest.Capt
     with pytest.raises(SystemExit):
         speed.main(arguments)
     assert "must be 1 or more" in capsys.readouterr().err
+
+
+postgres = load("postgres")
+
+
+def test_the_benchmark_of_postgresql_times_both_systems_on_one_server() -> None:
+    rows = asyncio.run(postgres.run(server_uri(), records=30, calls=4))
+    assert [row["job"] for row in rows] == ["remember", "recall"]
+    assert all(row["vmem_p50_ms"] > 0 for row in rows)

@@ -615,7 +615,7 @@ ON_A_SERVER = {
         {"generation_tables"},
     ),
     "a forgotten record with tokens": ((ROW.format("tokens = 'x'", GONE),), {"forgotten_index"}),
-    "a vector of another size": ((VECTOR.format("vector = 'x'", C),), {"vector_size"}),
+    "a vector of another size": ((VECTOR.format("vector = '[1,2]'", C),), {"vector_size"}),
     "a redacted receipt with its digest": ((RECEIPT.format("redacted = 1", BASE + 4),), {"receipt_digest"}),
     "rows that belong to nothing": ((f"insert into vmem_messages values(999, '{SECRET}')",), {"orphan_rows"}),
 }

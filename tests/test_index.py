@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vmem_core import index as index_module
-from vmem_core.index import ACTIVE, FORGOTTEN, RETRACTED, IndexCache, Query, Ranked, Row, ScopeIndex
+from vmem_core import postings as postings_module
+from vmem_core.index import ACTIVE, FORGOTTEN, RETRACTED, IndexCache, Nearest, Query, Ranked, Row, ScopeIndex
 from vmem_core.ranking import unit
 from vmem_core.tokens import facet_hash, facets, query_tokens, token_hashes, tokenize
 
 DIMS = 5
+SLACK = 0.3
 WORDS = ["tea", "coffee", "rain", "sun", "咖啡", "the"]
 
 
@@ -259,8 +261,23 @@ class Scope:
         if vector is not None and state != FORGOTTEN:
             self.vectors[number] = blob(vector)
 
+    def nearest(self, query: Query, size: int) -> Nearest:
+        """All vectors in blocks, in an order that another engine found: nearly that of their scores."""
+        if query.vector is None:
+            return Nearest([], 0.0)
+        vector = query.vector
+        noise = np.random.default_rng(len(self.vectors)).uniform(-SLACK / 2, SLACK / 2, len(self.vectors))
+        scored = [
+            (float(np.frombuffer(blob, np.float32) @ vector) + wrong, number)
+            for (number, blob), wrong in zip(self.vectors.items(), noise, strict=True)
+        ]
+        order = [number for _, number in sorted(scored, reverse=True)]
+        return Nearest(self._parts(order, size), SLACK)
+
     def blocks(self, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        held = [number for number in reversed(self.rows) if number in self.vectors]
+        return self._parts([number for number in reversed(self.rows) if number in self.vectors], size)
+
+    def _parts(self, held: list[int], size: int) -> list[tuple[np.ndarray, np.ndarray]]:
         parts = [held[n : n + size] for n in range(0, len(held), size)]
         joined = [b"".join([self.vectors[number] for number in part]) for part in parts]
         matrices = [np.frombuffer(blobs, np.float32).reshape(-1, DIMS) for blobs in joined]
@@ -295,7 +312,7 @@ def test_an_index_that_followed_the_feed_equals_one_built_anew(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # Small sizes, so that a few changes sort the postings anew and compact the slots.
-        patch.setattr(index_module, "_TAIL_LEAST", tail)
+        patch.setattr(postings_module, "_TAIL_LEAST", tail)
         patch.setattr(index_module, "_DEAD_LEAST", dead)
         scope, followed, bare = Scope(), ScopeIndex(DIMS), ScopeIndex(DIMS, hold_vectors=False)
         for batch in batches:
@@ -311,6 +328,7 @@ def test_an_index_that_followed_the_feed_equals_one_built_anew(
                 expected = fresh.search(query)
                 assert followed.search(query) == expected
                 assert bare.search(query, blocks=scope.blocks(3)) == expected
+                assert bare.search(query, blocks=scope.nearest(query, 3)) == expected
                 assert followed.recent(query) == fresh.recent(query)
             assert followed.records == fresh.records == sum(r.state != FORGOTTEN for r in scope.rows.values())
 

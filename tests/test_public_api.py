@@ -27,6 +27,11 @@ PROMISED = {
         "ChatMemory", "LangChainEmbedder", "LangChainLLM", "MemoryMiddleware", "MemoryRequest", "MemoryRetriever",
         "aredact_thread", "create_memory_tools", "redact_thread",
     },
+    "vmem_llamaindex": {
+        "LlamaIndexEmbedder", "LlamaIndexLLM", "MemoryRequest", "MemoryRetriever", "MemoryToolSpec",
+        "VersionedAgentWorkflow", "VersionedFunctionAgent", "VersionedReActAgent", "bind_session",
+        "create_memory_tools",
+    },
 }  # fmt: skip
 
 VERBS = {

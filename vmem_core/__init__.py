@@ -21,6 +21,7 @@ from vmem_core.messages import ExtractionPolicy, Message, ToolCall
 from vmem_core.models import Embeddings, LLMReply, LocalEmbedder, Prompt, Usage, accounted
 from vmem_core.operations import UNSET
 from vmem_core.records import Draft, Link, Record, Scope, Source
+from vmem_core.resolvers import aresolve_session, check_session_source, resolve_session
 from vmem_core.results import (
     Change,
     Finding,
@@ -41,6 +42,7 @@ from vmem_core.stores.postgres import PostgresStore
 from vmem_core.stores.sqlite import SqliteStore
 from vmem_core.sync import run_sync
 from vmem_core.text import mend_string, text_digest
+from vmem_core.tools import ModelTool, ToolAnswer, check_count, model_tools
 
 __all__ = [
     "UNSET",
@@ -67,6 +69,7 @@ __all__ = [
     "LocalEmbedder",
     "MemorySession",
     "Message",
+    "ModelTool",
     "Note",
     "OperationConflictError",
     "Page",
@@ -83,6 +86,7 @@ __all__ = [
     "SqliteStore",
     "Store",
     "StoreUnavailableError",
+    "ToolAnswer",
     "ToolCall",
     "Totals",
     "UnsupportedError",
@@ -91,8 +95,13 @@ __all__ = [
     "VmemError",
     "WriteResult",
     "accounted",
+    "aresolve_session",
+    "check_count",
+    "check_session_source",
     "genai_prices_source",
     "mend_string",
+    "model_tools",
+    "resolve_session",
     "run_sync",
     "text_digest",
 ]

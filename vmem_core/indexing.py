@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vmem_core import tokens
-from vmem_core.index import Query, Ranked, Row, ScopeIndex
+from vmem_core.index import Blocks, Query, Ranked, Row, ScopeIndex
 from vmem_core.operations import check_generation
 from vmem_core.records import KINDS, ORIGINS, Kind, Origin, Record
 from vmem_core.results import Generation
@@ -98,7 +98,7 @@ def rank(
     index: ScopeIndex,
     search: Search,
     query: Query,
-    blocks: Iterable[tuple[np.ndarray, np.ndarray]] | None = None,
+    blocks: Blocks | None = None,
 ) -> list[Ranked]:
     """The hits of a query: the best for a text, the newest without one."""
     return index.recent(query) if search.text is None else index.search(query, blocks)

@@ -49,3 +49,7 @@ class Database(Protocol):
             Its entry: greater than that of every revision of the scope before it.
         """
         ...
+
+    def make_vectors(self, generation: int, dims: int) -> None:
+        """Make the tables of a generation's vectors, each of so many dimensions."""
+        ...

@@ -28,7 +28,7 @@ from vmem_core.errors import (
     UnsupportedError,
     VmemError,
 )
-from vmem_core.index import IndexCache, ScopeIndex
+from vmem_core.index import Blocks, IndexCache, Nearest, Query, ScopeIndex
 from vmem_core.indexing import token_table
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Survey
@@ -36,15 +36,20 @@ from vmem_core.records import Scope
 from vmem_core.results import Finding, Generation
 from vmem_core.store import Found, Progress, Search
 from vmem_core.stores import _sql, _transaction
-from vmem_core.stores._database import Rows
 from vmem_core.stores._facts import facts_of
-from vmem_core.stores._postgres_sql import ENTRY_PLACE, LOCK_SCOPE, TABLES, translate
-from vmem_core.stores._reader import Reader
+from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
+from vmem_core.stores._postgres_sql import TABLES, translate
+from vmem_core.stores._postgres_vectors import slack
+from vmem_core.stores._reader import Reader, matrix
 from vmem_core.stores._settings import check_language, is_current, setting, write_settings
+from vmem_core.stores._transaction import ScopeState
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 12
 _STRIPES: Final = 64
+# Prepared statements belong to a connection of the server's, which a pooler in transaction mode hands to others.
+_OPTIONS: Final = {"prepare_threshold": None}
+_POOL: Final[dict[str, Any]] = {"min_size": 0, "max_size": 8, "open": False, "timeout": 30, "name": "vmem"}
 _SETUP_LOCK: Final = 0x766D656D  # "vmem": the advisory lock that set-up takes
 _AGAIN: Final = (
     psycopg.errors.SerializationFailure,
@@ -53,63 +58,6 @@ _AGAIN: Final = (
     psycopg.errors.DuplicateTable,
     psycopg.errors.DuplicateObject,
 )
-
-
-class PostgresDatabase:
-    """A psycopg connection that runs the shared statements (see ``_database.py``).
-
-    Args:
-        connection: In a transaction, maybe pipelined.
-        schema: Quoted.
-        own_clock: Whether the store's clock stamps instead of the database's.
-    """
-
-    def __init__(self, connection: Any, schema: str, own_clock: bool) -> None:
-        self._connection, self._schema, self._own_clock = connection, schema, own_clock
-
-    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Rows:
-        """Run a shared statement; rows are waited for only when they are asked for."""
-        place = ENTRY_PLACE.get(statement)
-        if place is not None:
-            values = [value for index, value in enumerate(values) if index != place]
-        rows: Rows = _execute(self._connection, translate(statement, self._schema), values)
-        return _WithoutTime(rows) if self._own_clock and statement is _sql.LOAD else rows
-
-    def add_scope(self, key: str) -> int:
-        """The id of the scope's row; the lock has made it already."""
-        scope_id: int = _execute(self._connection, translate(LOCK_SCOPE[1], self._schema), (key,)).fetchone()[0]
-        return scope_id
-
-    def add_revision(self, values: tuple[int, int, int, int, str]) -> int:
-        """Append a revision; its entry is known to the database alone, and used there."""
-        self.execute(_sql.INSERT_REVISION, values)
-        return 0
-
-    def lock(self, key: str) -> None:
-        """Make the scope's row if it is missing, and hold it until the end of the transaction."""
-        for statement in LOCK_SCOPE:
-            self._connection.execute(translate(statement, self._schema), (key,))
-
-
-def _execute(connection: Any, statement: str, values: Sequence[Any] = ()) -> Any:
-    """Run a statement; its rows are tuples, also on a connection of the host's that makes something else of them."""
-    return connection.cursor(row_factory=psycopg.rows.tuple_row).execute(statement, values)
-
-
-class _WithoutTime:
-    """The loaded row without the database's time, for a store with a clock of its own."""
-
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-
-    def fetchone(self) -> Any:
-        return (*self._rows.fetchone()[:-1], None)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rows, name)
-
-    def __iter__(self) -> Any:
-        return iter(self._rows)
 
 
 class _SharedReader(Reader):
@@ -129,6 +77,16 @@ class _SharedReader(Reader):
         """What a plan is made against. The snapshot is taken with the stripe held, so that no index is newer."""
         with self._stripes[hash(scope) % _STRIPES]:
             return super().survey(connection, scope, searches, equal_texts)
+
+    def _blocks(self, connection: Any, state: ScopeState, query: Query) -> Blocks | None:
+        """The vectors of a scope too large for memory: those that pgvector puts first, else all."""
+        generation = state.generation
+        if generation is None or query.vector is None:
+            return None
+        pages = connection.nearest(generation.number, state.numbers, query.vector.tobytes(), query.list_depth)
+        if pages is None:
+            return super()._blocks(connection, state, query)
+        return Nearest((matrix(rows, generation.dims) for rows in pages), slack(generation.dims))
 
 
 class _SharedCache(IndexCache):
@@ -176,11 +134,14 @@ class PostgresEngine:
         self.generation: Generation | None = None
         self._schema_name = schema
         self.schema = '"' + schema.replace('"', '""').replace("%", "%%") + '"'
-        self._pgvector, self._own_clock, self._clock = pgvector, clock is not None, clock or fallback_clock
+        self._layout = Layout(self.schema, own_clock=clock is not None)
+        self._pgvector, self._clock = pgvector, clock or fallback_clock
         self._asked_language, self._cache_bytes, self._probe = language, cache_bytes, probe
         self._owns_pool = isinstance(target, str)
         self._pool: psycopg_pool.ConnectionPool[Any] = (
-            psycopg_pool.ConnectionPool(target, min_size=0, max_size=8, open=False, timeout=30, name="vmem")
+            psycopg_pool.ConnectionPool(
+                target, min_size=0, max_size=8, open=False, timeout=30, name="vmem", kwargs=_OPTIONS
+            )
             if self._owns_pool
             else target
         )
@@ -253,8 +214,8 @@ class PostgresEngine:
 
     def _transact(self, operation: Operation, tokens: dict[str, bytes]) -> Outcome:
         with self._connect() as connection:
-            database = PostgresDatabase(connection, self.schema, self._own_clock)
-            with connection.transaction(), connection.pipeline():
+            database = PostgresDatabase(connection, self._layout)
+            with transaction(connection, WRITE):
                 database.lock(operation.scope.key)
                 loaded = _transaction.load(database, operation, self._clock)
                 self._probe("loaded")
@@ -271,35 +232,32 @@ class PostgresEngine:
     def _snapshot(self, function: Callable[[PostgresDatabase, Reader], T]) -> T:
         self._ready()
         assert self._reader is not None
-        with self._connect() as connection, connection.transaction():
-            _execute(connection, "set transaction isolation level repeatable read, read only")
-            return function(PostgresDatabase(connection, self.schema, self._own_clock), self._reader)
+        with self._connect() as connection, transaction(connection, READ):
+            return function(PostgresDatabase(connection, self._layout), self._reader)
 
     def _inspect(self, progress: Progress | None) -> list[Finding]:
-        with self._connect() as connection, connection.transaction():
-            _execute(connection, "set transaction isolation level repeatable read, read only")
-            tables = _execute(connection, "select tablename from pg_tables where schemaname = %s", (self._schema_name,))
+        with self._connect() as connection, transaction(connection, READ):
+            tables = run(connection, "select tablename from pg_tables where schemaname = %s", (self._schema_name,))
             names = {row[0] for row in tables if row[0].startswith("vmem_")}
-            database = PostgresDatabase(connection, self.schema, self._own_clock)
-            facts = facts_of(database, names, self._asked_language, progress)
+            facts = facts_of(PostgresDatabase(connection, self._layout), names, self._asked_language, progress)
             return [] if facts is None else list(diagnose(facts))
 
     def _vacuum(self) -> None:
         self._ready()
         with self._connect() as connection:
             with connection.transaction():
-                _execute(connection, translate(_sql.DROP_HUSKS, self.schema))
+                run(connection, translate(_sql.DROP_HUSKS, self.schema))
             connection.commit()
             autocommit = connection.autocommit
             connection.autocommit = True
             try:
-                rows = _execute(
+                rows = run(
                     connection,
                     r"select quote_ident(tablename) from pg_tables where schemaname = %s and tablename like 'vmem\_%%'",
                     (self._schema_name,),
                 ).fetchall()
                 for (table,) in rows:
-                    _execute(connection, f"vacuum full {self.schema}.{table}")
+                    run(connection, f"vacuum full {self.schema}.{table}")
             finally:
                 connection.autocommit = autocommit
 
@@ -318,10 +276,10 @@ class PostgresEngine:
         with self._connect() as connection, connection.transaction():
             self._check_server(connection)
             # Many processes may set up at once; the lock ends with the transaction, so that a pooler does no harm.
-            _execute(connection, "select pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
-            database = PostgresDatabase(connection, self.schema, self._own_clock)
+            run(connection, "select pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
+            database = PostgresDatabase(connection, self._layout)
             name = f"{self.schema}.vmem_schema".replace("%%", "%")
-            if _execute(connection, "select to_regclass(%s)", (name,)).fetchone()[0] is None:
+            if run(connection, "select to_regclass(%s)", (name,)).fetchone()[0] is None:
                 self._make_tables(connection, database)
             elif not is_current(database):
                 _transaction.tokenize_again(database, setting(database, "language"))
@@ -332,16 +290,17 @@ class PostgresEngine:
         self._reader = _SharedReader(self._clock, language, self._cache_bytes)
 
     def _check_server(self, connection: Any) -> None:
-        if _execute(connection, "show server_encoding").fetchone()[0] != "UTF8":
+        if run(connection, "show server_encoding").fetchone()[0] != "UTF8":
             raise UnsupportedError("the database's encoding must be UTF8; make the database with encoding 'UTF8'")
-        has_vector = _execute(connection, "select to_regtype('vector') is not null").fetchone()[0]
-        if self._pgvector == "require" and not has_vector:
+        self._layout.vectors = find_type(connection)
+        self._layout.ranks = self._pgvector != "off"
+        if self._pgvector == "require" and self._layout.vectors is None:
             raise UnsupportedError(
                 "the database has no pgvector; have its owner run `create extension vector`, or use pgvector='auto'"
             )
 
     def _make_tables(self, connection: Any, database: PostgresDatabase) -> None:
-        _execute(connection, f"create schema if not exists {self.schema}")
+        run(connection, f"create schema if not exists {self.schema}")
         for statement in TABLES:
             database.execute(statement)
         write_settings(database, self._asked_language)

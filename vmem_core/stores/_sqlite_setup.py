@@ -26,6 +26,11 @@ class StoreConnection(sqlite3.Connection):
         """Append a revision, and return its entry."""
         return self.execute(_sql.INSERT_REVISION, values).lastrowid or 0
 
+    def make_vectors(self, generation: int, dims: int) -> None:
+        """Make the tables of a generation's vectors, of any size."""
+        for statement in _sql.create_vectors(generation):
+            self.execute(statement)
+
 
 def connect(path: str, busy_timeout: timedelta) -> StoreConnection:
     """A connection with the settings that every one of ours has."""

@@ -226,8 +226,7 @@ def apply(connection: Database, plan: Plan, scope: Scope, loaded: Loaded, tokens
 def _start_generation(connection: Database, model: str, dims: int) -> Generation:
     number = connection.execute(_sql.NEXT_GENERATION).fetchone()[0]
     connection.execute(_sql.INSERT_GENERATION, (number, model, dims))
-    for statement in _sql.create_vectors(number):
-        connection.execute(statement)
+    connection.make_vectors(number, dims)
     return Generation(number, model, dims, "active")
 
 

@@ -1,0 +1,306 @@
+"""Which call: the operation id of a tool call, made of what survives a crash and nothing else.
+
+Owns how a tool learns its call's id, what is kept in a workflow's context so that a restored run is known for the one
+it was, and the key of an operation id. Does not own what a tool does (``vmem_core``) or whose memory it is
+(``binding.py``).
+
+A workflow hands no tool its call's id. The agents of ``agents.py`` say it by public means; with any other agent it is
+read from the step that the runtime says it is in, which newer or older versions may not say.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from workflows import Context
+from workflows.errors import WorkflowRuntimeError
+
+from vmem_core import InvalidRequestError, Scope, text_digest
+
+try:  # not public: without it only the agents of agents.py know the ids of calls
+    from workflows.runtime.types.results import StepWorkerStateContextVar as _RUNTIME_STEP
+except ImportError:  # pragma: no cover - no version that is supported today
+    _RUNTIME_STEP = None  # type: ignore[assignment]
+
+try:
+    from workflows.runtime.types.results import WaitingForEvent as _WAITING
+except ImportError:  # pragma: no cover - likewise
+    _WAITING = None  # type: ignore[assignment,misc]
+
+EXECUTION_KEY = "vmem_execution_id"
+TURN_KEY = "vmem_turn_id"
+REPEATED_KEY = "vmem_repeated_call_ids"
+_KEY_VERSION = "vmem-op-1"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool, as far as is known where the tool runs.
+
+    Args:
+        call_id: The model's id of the call; may be empty.
+        tool: The name of the tool that the model called: another one's if a host's tool calls ours.
+        context: Of the workflow's step that we are in; None outside of one.
+        execution_id: Given by the host for a call outside of a workflow.
+        turn_id: Likewise.
+    """
+
+    call_id: str
+    tool: str
+    context: Context[Any] | None = None
+    execution_id: str | None = None
+    turn_id: str | None = None
+
+
+_ENTERED: ContextVar[ToolCall | None] = ContextVar("vmem_tool_call", default=None)
+
+
+# --- which call we are in -----------------------------------------------------------------------------------------
+
+
+def step_context() -> Context[Any] | None:
+    """The context of the workflow's step that we are in; None outside of one."""
+    try:
+        return Context.get_step_context()
+    except WorkflowRuntimeError:  # how workflows say that there is none
+        return None
+
+
+def current_call() -> ToolCall | None:
+    """The tool call that we are in: the one that was entered, else the one that the runtime knows of; else None.
+
+    What was entered counts only for the step that entered it: a tool may run an agent of its own, whose calls are not
+    this one.
+    """
+    context, entered = step_context(), _ENTERED.get()
+    if entered is not None and entered.context is context:
+        return entered
+    return _runtime_call(context)
+
+
+def _runtime_call(context: Context[Any] | None) -> ToolCall | None:
+    if context is None or _RUNTIME_STEP is None:
+        return None
+    event = getattr(_RUNTIME_STEP.get(None), "event", None)
+    call_id, tool = getattr(event, "tool_id", None), getattr(event, "tool_name", None)
+    return ToolCall(call_id, tool, context) if isinstance(call_id, str) and isinstance(tool, str) else None
+
+
+@contextmanager
+def entered(call: ToolCall) -> Iterator[None]:
+    """Say which call we are in."""
+    token = _ENTERED.set(call)
+    try:
+        yield
+    finally:
+        _ENTERED.reset(token)
+
+
+@contextmanager
+def tool_call_scope(*, tool_call_id: str, execution_id: str, turn_id: str = "") -> Iterator[None]:
+    """Say which call the memory tools are called for, where no agent does: in a loop of your own.
+
+    With the same ids a call that runs again, in this process or in another, applies once.
+
+    Args:
+        tool_call_id: The model's id of the call. If it may be empty or repeated, give a turn that tells calls apart.
+        execution_id: Of the run, such as the id of your job. The same when the run is resumed.
+        turn_id: Of the model's reply within the run.
+
+    Raises:
+        InvalidRequestError: For an id that is no string, or a blank ``execution_id``.
+
+    >>> from vmem_core import InMemoryStore, MemorySession
+    >>> from vmem_llamaindex import create_memory_tools
+    >>> session = MemorySession(InMemoryStore(), Scope(user_id="ada"), new_id=lambda: "r1")
+    >>> remember = create_memory_tools(session, include=["remember"])[0]
+    >>> for attempt in range(2):
+    ...     with tool_call_scope(tool_call_id="call_1", execution_id="job-7"):
+    ...         print(remember(text="Ada likes green tea.").content)
+    {"id":"r1","revision":1,"origin":"inferred","status":"active","replayed":false}
+    {"id":"r1","revision":1,"origin":"inferred","status":"active","replayed":true}
+    """
+    for path, value in (("tool_call_id", tool_call_id), ("turn_id", turn_id)):
+        _check_id(value, path, may_be_blank=True)
+    _check_id(execution_id, "execution_id")
+    with entered(ToolCall(tool_call_id, "", step_context(), execution_id, turn_id)):
+        yield
+
+
+def _check_id(value: object, path: str, *, may_be_blank: bool = False) -> None:
+    if not isinstance(value, str) or not (may_be_blank or value.strip()):
+        raise InvalidRequestError("must be a string, not blank unless it is the id of a call or a turn", path=path)
+
+
+def is_workflow_signal(error: BaseException) -> bool:
+    """Whether an exception is how a workflow pauses a step: no failure, never to be caught."""
+    return _WAITING is not None and isinstance(error, _WAITING)
+
+
+# --- what a context keeps -----------------------------------------------------------------------------------------
+
+
+async def prepare_context(context: Context[Any], *, execution_id: str | None = None) -> Context[Any]:
+    """Give a context its execution id, by which a run that is restored after a crash is known for the one it was.
+
+    The agents of this package and its chat memory do it themselves. Any other agent's context needs it before the run:
+    what a tool adds while it runs is missing from a snapshot that was taken before.
+
+    Args:
+        context: Of the workflow, before it runs.
+        execution_id: Of the run, such as the id of your job; None: one is made unless the context has one.
+
+    Returns:
+        The same context.
+
+    Raises:
+        InvalidRequestError: If the id is blank, or the context's state has no room for it (a typed state without a
+            field ``vmem_execution_id``).
+    """
+    if execution_id is not None:
+        _check_id(execution_id, "execution_id")
+    if await context_execution_id(context, execution_id) is None:
+        raise InvalidRequestError(f"its state is of a type without a field {EXECUTION_KEY}; add one", path="context")
+    return context
+
+
+async def context_execution_id(context: Context[Any], given: str | None = None) -> str | None:
+    """The execution id that a context keeps; a new one, or the one given, is kept if there is none.
+
+    Calls that ask at the same moment get the same one. None: the context's state has no room for it.
+    """
+    found = await kept(context, EXECUTION_KEY)
+    if found is not None and given in (None, found):
+        return str(found)
+    async with context.store.edit_state() as state:
+        found = getattr(state, EXECUTION_KEY, None) if given is None else given
+        made = found or uuid.uuid4().hex
+        return made if _keep(state, EXECUTION_KEY, made) else None
+
+
+async def begin_turn(context: Context[Any], turn_id: str | None = None) -> str | None:
+    """Keep in a context that a turn begins: a new user message is about to be answered.
+
+    Args:
+        context: Of the step that takes the message in.
+        turn_id: Of the turn; None: a new one is made.
+
+    Returns:
+        The turn's id; None if the context's state has no room for it.
+    """
+    if await context_execution_id(context) is None:
+        return None
+    made = turn_id or uuid.uuid4().hex
+    async with context.store.edit_state() as state:
+        return made if _keep(state, TURN_KEY, made) else None
+
+
+async def keep_repeated_ids(context: Context[Any], call_ids: list[str]) -> None:
+    """Keep which ids stand more than once in a reply of the model: alone they do not tell its calls apart."""
+    repeated = sorted({one for one in call_ids if call_ids.count(one) > 1})
+    if repeated == (await kept(context, REPEATED_KEY) or []):
+        return
+    async with context.store.edit_state() as state:
+        _keep(state, REPEATED_KEY, repeated)
+
+
+async def kept(context: Context[Any], key: str) -> Any:
+    """What a context keeps under a key; None if nothing."""
+    return await context.store.get(key, default=None)
+
+
+def _keep(state: Any, key: str, value: Any) -> bool:
+    """Keep a value in a state; False: it is of a host's type, which has no such field."""
+    fields = getattr(type(state), "model_fields", {})
+    try:
+        if key in fields:
+            setattr(state, key, value)
+        else:
+            state[key] = value
+    except TypeError:  # a typed state takes no keys
+        return False
+    return True
+
+
+# --- operation ids ------------------------------------------------------------------------------------------------
+
+
+async def operation_id(
+    call: ToolCall | None, *, tool: str, arguments: Mapping[str, Any], scope: Scope, may_keep: bool = True
+) -> str | None:
+    """The operation id of a tool call: the same when the call is repeated after a crash, else another one.
+
+    It is made of the scope, the execution, the turn, the model's step in it, the call's id and the tool. The arguments
+    count only if the id alone does not tell the calls of a step apart (it is empty, the tool's name, or there twice),
+    for a repeated call with other arguments must be refused, not applied as a second one. Ids of runs, invocations and
+    work items are new after a crash, or depend on which call came first.
+
+    Args:
+        call: The call; None: not known, so that nothing tells two calls apart from one call made twice.
+        tool: The tool's name.
+        arguments: Of the call, as JSON values.
+        scope: Of the session.
+        may_keep: Whether the context may be given an execution id if it has none.
+
+    Returns:
+        The id; None: each call is a new operation.
+    """
+    if call is None:
+        return None
+    execution = call.execution_id or await _execution(call.context, may_keep)
+    if execution is None:
+        return None
+    turn, step, is_weak = call.turn_id, 0, call.tool not in ("", tool) or call.call_id in ("", tool)
+    if call.execution_id is None and call.context is not None:
+        turn, step = await _turn(call.context), len(await kept(call.context, "current_tool_calls") or ())
+        is_weak = is_weak or call.call_id in await _repeated(call.context)
+    key = [_KEY_VERSION, scope.key, execution, turn, step, call.call_id, tool]
+    if is_weak:
+        key.append(text_digest(json.dumps(arguments, sort_keys=True)))
+    return f"{_KEY_VERSION}:{text_digest(json.dumps(key)).removeprefix('sha256:')}"
+
+
+async def _execution(context: Context[Any] | None, may_keep: bool) -> str | None:
+    if context is None:
+        return None
+    found = await (context_execution_id(context) if may_keep else kept(context, EXECUTION_KEY))
+    return None if found is None else str(found)
+
+
+async def _turn(context: Context[Any]) -> str:
+    """The turn, or with an agent and a chat memory that keep none what the user said in it."""
+    turn = await kept(context, TURN_KEY)
+    if turn is not None:
+        return str(turn)
+    said = await kept(context, "user_msg_str")
+    return text_digest(said) if isinstance(said, str) else ""
+
+
+async def _repeated(context: Context[Any]) -> set[str]:
+    """The ids that stand more than once in the model's last reply.
+
+    An agent of this package has kept them; with another one they are read from where agents collect a turn's messages.
+    """
+    found = set(await kept(context, REPEATED_KEY) or ())
+    for message in reversed(await kept(context, "scratchpad") or ()):
+        calls = _call_ids(message)
+        if calls:
+            return found | {one for one in calls if calls.count(one) > 1}
+    return found
+
+
+def _call_ids(message: Any) -> list[str]:
+    """The ids of the calls in a message of the model: in its blocks, or where older integrations keep them."""
+    blocks = [getattr(block, "tool_call_id", None) for block in getattr(message, "blocks", ())]
+    ids = [one for one in blocks if isinstance(one, str)]
+    if ids:
+        return ids
+    older = (getattr(message, "additional_kwargs", None) or {}).get("tool_calls") or ()
+    named = [one.get("id") if isinstance(one, Mapping) else getattr(one, "id", None) for one in older]
+    return [one for one in named if isinstance(one, str)]
