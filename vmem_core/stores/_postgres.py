@@ -300,7 +300,9 @@ class PostgresEngine:
             )
 
     def _make_tables(self, connection: Any, database: PostgresDatabase) -> None:
-        run(connection, f"create schema if not exists {self.schema}")
+        name = self.schema.replace("%%", "%")
+        if run(connection, "select to_regnamespace(%s)", (name,)).fetchone()[0] is None:
+            run(connection, f"create schema if not exists {self.schema}")  # even "if not exists" asks for the right
         for statement in TABLES:
             database.execute(statement)
         write_settings(database, self._asked_language)
