@@ -156,6 +156,11 @@ DAMAGES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         (f"insert into vmem_past_vectors_1 values(77, {GONE}, 1, 1, x'00')",),
         {"forgotten_vector"},
     ),
+    "a forgotten record with a mark": (
+        (f"insert into vmem_unembeddable values(1, {GONE}, 1)",),
+        {"forgotten_vector"},
+    ),
+    "a mark ahead of its record": ((f"insert into vmem_unembeddable values(1, {C}, 9)",), {"vector_revision"}),
     "two pending generations": (
         (
             "insert into vmem_generations values(2, 'b', 8, 'pending', 0), (3, 'c', 8, 'pending', 0)",
@@ -212,6 +217,8 @@ DAMAGES: dict[str, tuple[tuple[str, ...], set[str]]] = {
             ("vmem_receipts", f"{(9 << 32) + 1}, 1, '{SECRET}', 1, 0, x'01', '[]'"),
             ("vmem_mentions", f"{BASE + 1}, {A + 50}"),
             ("vmem_messages", f"9, '{SECRET}'"),
+            ("vmem_unembeddable", f"1, {A + 50}, 1"),
+            ("vmem_unembeddable", f"9, {A}, 1"),
             ("vmem_vectors_1", f"{A + 50}, 1, 1, x'00'"),
             ("vmem_past_vectors_1", f"99, {A + 50}, 1, 1, x'00'"),
         )
@@ -578,6 +585,7 @@ IN_MEMORY: dict[str, tuple[Callable[[InMemoryStore], None], set[str]]] = {
     "a forgotten record has a vector": (set_row("gone", vector=b"1234"), {"forgotten_vector"}),
     "a forgotten record has tokens": (set_row("gone", tokens=b"1"), {"forgotten_index"}),
     "a forgotten record counts as met": (set_row("gone", mentioned_by=[3]), {"forgotten_mention"}),
+    "a mark is ahead": (set_row("c", unembeddable=9), {"vector_revision"}),
     "a forget is undone": (set_row("b", forgotten=True), NOT_FORGOTTEN),
     "the scope is behind": (set_scope(revision=7), {"scope_behind", "mention_unknown"}),
     "the stamp is behind": (set_scope(last_stamp=5), {"stamp_behind"}),

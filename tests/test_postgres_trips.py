@@ -33,7 +33,7 @@ async def memory(between: Proxy) -> AsyncIterator[MemorySession]:
 
 CALLS: dict[str, tuple[int, Callable[[MemorySession], Awaitable[object]]]] = {
     "remember": (2, lambda s: s.remember("coffee")),
-    "remember_many": (2, lambda s: s.remember_many([Draft(f"note {n}") for n in range(20)])),
+    "remember_many": (3, lambda s: s.remember_many([Draft(f"note {n}") for n in range(20)])),
     "revise": (2, lambda s: s.revise("tea", text="green tea", expected_revision=1)),
     "retract": (2, lambda s: s.retract("tea")),
     "recall": (3, lambda s: s.recall("tea")),

@@ -20,8 +20,11 @@ PROMISED = {
         "Change", "Draft", "Embeddings", "EmbeddingMismatchError", "BudgetExceededError", "Finding", "ForgetEvent",
         "ForgetResult", "ForgetScopeResult", "Generation", "Hit", "InMemoryStore", "InvalidRequestError", "Limits",
         "Link", "LocalEmbedder", "MemorySession", "Note", "OperationConflictError", "Page", "Receipt", "Record",
-        "RecordConflictError", "RecordNotFoundError", "RevisionConflictError", "SchemaVersionError", "Scope", "Source",
-        "SqliteStore", "StoreUnavailableError", "UnsupportedError", "Usage", "VmemError", "WriteResult",
+        "RecordConflictError", "RecordNotFoundError", "ReembedResult", "RevisionConflictError", "SchemaVersionError",
+        "Scope", "Source", "SqliteStore", "StoreUnavailableError", "UnsupportedError", "Usage", "VmemError",
+        "WriteResult",
+        "ImportResult", "LegacyRecord", "from_items", "from_jsonl", "from_langgraph_store", "from_mem0",
+        "import_legacy",
     },
     "vmem_langchain": {
         "ChatMemory", "LangChainEmbedder", "LangChainLLM", "MemoryMiddleware", "MemoryRequest", "MemoryRetriever",
@@ -36,7 +39,7 @@ PROMISED = {
 
 VERBS = {
     "remember", "remember_many", "revise", "retract", "forget", "forget_scope", "recall", "get", "history", "receipt",
-    "list", "count", "scope_revision", "extract", "compile_context", "render",
+    "list", "count", "scope_revision", "extract", "compile_context", "render", "reembed",
 }  # fmt: skip
 
 # Loaded when first used, never by the import itself.

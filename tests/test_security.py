@@ -9,11 +9,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from fake_models import user
 from fakes import ADA, FakeEmbedder, open_memory, refusal
 from postgres_server import server_uri
 from psycopg.conninfo import make_conninfo
 
-from vmem_core import PostgresStore, Store, StoreUnavailableError
+from vmem_core import Draft, PostgresStore, Store, StoreUnavailableError
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "security.md"
 BLOCKS = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
@@ -61,6 +62,10 @@ async def test_the_applications_role_can_do_all_that_an_application_does(opened:
     await memory.retract("first")
     assert [hit.record.id for hit in await memory.recall("tea")] == ["a"]
     assert (await memory.forget("a")).revisions == (1, 2)
+    await memory.extract([user("m1", "Ada likes cake")], infer=False)
+    await memory.remember_many([Draft("cake"), Draft("milk")])
+    number = (await store.embeddings.begin("fake-a", 8)).number
+    assert await store.embeddings.put(number, [(one.id, 1, None) for one in (await memory.list()).records]) == 3
     await memory.forget_scope()
     assert await memory.count() == 0
     assert await store.diagnose() == []
@@ -72,7 +77,9 @@ BEYOND = (
     "delete from memory.vmem_revisions",
     "delete from memory.vmem_messages",
     "update memory.vmem_schema set version = 99",
-    "update memory.vmem_generations set state = 'retired'",
+    "update memory.vmem_store set value = 'german'",
+    "update memory.vmem_messages set message_id = 'm'",
+    "delete from memory.vmem_generations",
     "drop table memory.vmem_receipts",
     "create table memory.mine(x integer)",
     "truncate memory.vmem_scopes",

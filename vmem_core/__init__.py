@@ -16,6 +16,12 @@ from vmem_core.errors import (
     VmemError,
 )
 from vmem_core.ledger import Totals, UsageLedger, genai_prices_source
+from vmem_core.legacy.importing import import_legacy
+from vmem_core.legacy.items import from_items
+from vmem_core.legacy.jsonl import from_jsonl
+from vmem_core.legacy.langgraph import from_langgraph_store
+from vmem_core.legacy.mem0 import from_mem0
+from vmem_core.legacy.records import LegacyRecord
 from vmem_core.limits import Limits
 from vmem_core.messages import ExtractionPolicy, Message, ToolCall
 from vmem_core.models import Embeddings, LLMReply, LocalEmbedder, Prompt, Usage, accounted
@@ -30,9 +36,11 @@ from vmem_core.results import (
     ForgetScopeResult,
     Generation,
     Hit,
+    ImportResult,
     Note,
     Page,
     Receipt,
+    ReembedResult,
     WriteResult,
 )
 from vmem_core.session import MemorySession
@@ -61,9 +69,11 @@ __all__ = [
     "ForgetScopeResult",
     "Generation",
     "Hit",
+    "ImportResult",
     "InMemoryStore",
     "InvalidRequestError",
     "LLMReply",
+    "LegacyRecord",
     "Limits",
     "Link",
     "LocalEmbedder",
@@ -79,6 +89,7 @@ __all__ = [
     "Record",
     "RecordConflictError",
     "RecordNotFoundError",
+    "ReembedResult",
     "RevisionConflictError",
     "SchemaVersionError",
     "Scope",
@@ -98,7 +109,12 @@ __all__ = [
     "aresolve_session",
     "check_count",
     "check_session_source",
+    "from_items",
+    "from_jsonl",
+    "from_langgraph_store",
+    "from_mem0",
     "genai_prices_source",
+    "import_legacy",
     "mend_string",
     "model_tools",
     "resolve_session",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, cast
 
 from vmem_core.errors import InvalidRequestError
+from vmem_core.ledger import UsageLedger
 from vmem_core.limits import Limits
 from vmem_core.messages import ExtractionPolicy
 from vmem_core.operations import Unset
@@ -25,7 +26,7 @@ from vmem_core.records import (
 )
 from vmem_core.store import MOST_RESULTS
 from vmem_core.text import check_text
-from vmem_core.values import check_choice, check_importance, check_integer, check_values
+from vmem_core.values import check_choice, check_importance, check_integer, check_type, check_values
 
 MOST_DRAFTS: Final = 10_000
 Supersede = Literal["add", "reconcile", "skip_equal"]
@@ -72,6 +73,22 @@ def check_given(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     limits.check_sources(checked.get("sources"))
     limits.check_links(checked.get("links", ()))
     return checked
+
+
+def check_parts(store: object, limits: object, new_id: object, ledger: object) -> None:
+    """What a session is made of.
+
+    Raises:
+        InvalidRequestError: For anything that is not what its name says.
+    """
+    if not callable(getattr(store, "run", None)):
+        raise InvalidRequestError("must be a store, such as SqliteStore(path)", path="store")
+    if not isinstance(limits, Limits):
+        raise InvalidRequestError("must be Limits", path="limits")
+    if new_id is not None and not callable(new_id):
+        raise InvalidRequestError("must be a callable that returns a new id", path="new_id")
+    if ledger is not None:
+        check_type(ledger, UsageLedger, "ledger")
 
 
 def check_origin(origin: object) -> Origin:

@@ -158,6 +158,7 @@ class RecordFacts:
         revisions: All rows of revisions, ascending.
         vectors: Its vectors in every generation that has tables.
         mentions: The lowest and the highest scope revision of receipts that met it without writing it, if any.
+        marks: Generation and revision of each mark that a model has no vector for the text.
         forget_listed: Whether the receipt at ``changed`` says that it was forgotten; None if that is not kept.
     """
 
@@ -171,6 +172,7 @@ class RecordFacts:
     revisions: Sequence[RevisionFacts]
     vectors: Sequence[VectorFacts] = ()
     mentions: Sequence[int] = ()
+    marks: Sequence[tuple[int, int]] = ()
     forget_listed: bool | None = None
 
 
@@ -349,8 +351,9 @@ class _ScopeCheck:
         kept = [row.revision for row in record.revisions if row.content != "erased"]
         if kept:
             yield "forgotten_text", f"forgotten, but the content of {_named(kept)} is kept"
-        if record.vectors:
-            yield "forgotten_vector", f"forgotten, but {len(record.vectors)} of its vectors are kept"
+        if record.vectors or record.marks:
+            count = len(record.vectors) + len(record.marks)
+            yield "forgotten_vector", f"forgotten, but {count} of its vectors, or marks in their place, are kept"
         columns = record.columns
         if columns.tokens or columns.facets or columns.text_key is not None or record.entry or record.revision:
             yield "forgotten_index", "forgotten, but its row keeps what search or reads would follow"
@@ -368,6 +371,9 @@ class _ScopeCheck:
             fault = None if generation is None else _vector_fault(vector, record, generation)
             if fault is not None:
                 yield fault
+        for generation_number, revision in record.marks:
+            if not 1 <= revision <= record.revision:
+                yield "vector_revision", f"in generation {generation_number}, a mark of revision {revision}"
         if any(not 1 <= mention <= self.row.revision for mention in record.mentions):
             yield "mention_unknown", "a receipt that the scope has not reached counts as having met it"
 

@@ -133,10 +133,10 @@ class AssertedRecordError(VmemError):
 
 
 class EmbeddingMismatchError(VmemError):
-    """A vector of another model or size than the store's active generation.
+    """A vector of another model or size than the generation it is for: the active one, or the one that is filled.
 
     Args:
-        active_model: Model id of the active generation.
+        active_model: Model id of that generation.
         active_dims: Its size, in dimensions.
         model: Model id of the vector that came.
         dims: Its size, in dimensions.
@@ -148,8 +148,8 @@ class EmbeddingMismatchError(VmemError):
     def __init__(self, active_model: str, active_dims: int, model: str, dims: int) -> None:
         self.active_model, self.active_dims, self.model, self.dims = active_model, active_dims, model, dims
         super().__init__(
-            f"the store holds vectors of {active_model!r} with {active_dims} dimensions, this one is of {model!r} "
-            f"with {dims}; use the store's model, or move the store to the new one by re-embedding"
+            f"this vector is of {model!r} with {dims} dimensions, the store's generation of {active_model!r} with "
+            f"{active_dims}; use the generation's model, or move the store to the other one with reembed()"
         )
 
 

@@ -10,11 +10,13 @@ import contextvars
 import functools
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
-from vmem_core.errors import InvalidRequestError, UnsupportedError
+from vmem_core.errors import EmbeddingMismatchError, InvalidRequestError, UnsupportedError
+from vmem_core.generations import matrix_of
 from vmem_core.ledger import Reservation, UsageLedger
 from vmem_core.logs import log
 from vmem_core.plan import Vectors
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+T = TypeVar("T")
 Purpose = Literal["document", "query"]
 _CHARACTERS_A_TOKEN = 4
 _REPLY_TOKENS = 256
@@ -209,6 +212,26 @@ def check_llm(llm: object) -> Any:
     raise InvalidRequestError("must be a callable that takes a Prompt; see LangChainLLM for models", path="llm")
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class PluggedEmbedder:
+    """An embedder, how it is called, and what it answered last.
+
+    Args:
+        target: What the host plugged in, or None.
+        model_id: The id that its calls are reserved under.
+    """
+
+    target: Any
+    model_id: str | None
+    call: Any = field(init=False)
+    answered: tuple[str, int] | None = field(init=False, default=None)  # model and dims
+
+    def __post_init__(self) -> None:
+        check_embedder(self.target)
+        self.call = None if self.target is None else caller(_embed_function(self.target))
+        self.model_id = self.model_id or getattr(self.target, "model_id", None)
+
+
 class ModelCalls:
     """The one way to a session's models: through the ledger, if there is one, and checked on the way back.
 
@@ -218,6 +241,7 @@ class ModelCalls:
         ledger: Where calls are reserved and settled, or None.
         llm_model_id: The id that language model calls are reserved under.
         embedder_model_id: The id that embedding calls are reserved under.
+        next_embedder: The one to use once the store has moved to its model, or None.
     """
 
     def __init__(
@@ -227,12 +251,61 @@ class ModelCalls:
         ledger: UsageLedger | None = None,
         llm_model_id: str | None = None,
         embedder_model_id: str | None = None,
+        next_embedder: Any = None,
     ) -> None:
-        self.llm, self.embedder, self._ledger = check_llm(llm), check_embedder(embedder), ledger
-        self._call_embedder: Any = None if embedder is None else caller(_embed_function(embedder))
+        self.llm, self._ledger = check_llm(llm), ledger
         self._llm_model_id = llm_model_id or getattr(llm, "model_id", None)
-        self._embedder_model_id = embedder_model_id or getattr(embedder, "model_id", None)
+        self._current = PluggedEmbedder(embedder, embedder_model_id)
+        if embedder is None and next_embedder is not None:
+            raise InvalidRequestError("follows an embedder; give that one too", path="next_embedder")
+        self._next = None if next_embedder is None else PluggedEmbedder(next_embedder, None)
         self._warned = False
+
+    @property
+    def embedder(self) -> Any:
+        """What embeds, or None."""
+        return self._current.target
+
+    def use(self, plugged: PluggedEmbedder) -> None:
+        """Embed with another embedder from now on."""
+        self._current, self._next = plugged, None
+
+    @contextmanager
+    def expecting(self, plugged: PluggedEmbedder) -> Iterator[None]:
+        """Be ready for the store to move to another embedder's model."""
+        before, self._next = self._next, plugged
+        try:
+            yield
+        finally:
+            if self._next is plugged:
+                self._next = before
+
+    def follow(self, error: EmbeddingMismatchError) -> bool:
+        """Whether to embed once more: the store has moved, and the model it has now is at hand.
+
+        Args:
+            error: What the store said of vectors made here.
+        """
+        active = (error.active_model, error.active_dims)
+        if self._current.answered == active:
+            return True  # another call has followed already
+        if self._next is None or self._next.answered not in (None, active):
+            return False
+        self._current, self._next = self._next, self._current
+        return True
+
+    async def following(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Do what embeds and then meets the store; once more if the store has just moved to the next model.
+
+        Raises:
+            EmbeddingMismatchError: If the store's model is not at hand.
+        """
+        try:
+            return await attempt()
+        except EmbeddingMismatchError as error:
+            if not self.follow(error):
+                raise
+        return await attempt()
 
     async def ask(self, prompt: Prompt) -> Any:
         """What the language model answers: its text, or None, blocks or parsed JSON from a careless one.
@@ -277,16 +350,29 @@ class ModelCalls:
         """Model id, unit float32 matrix, and which rows are embeddable."""
         from vmem_core.ranking import unit
 
+        model, matrix = await self.rows(self._current, texts, purpose)
+        return model, *unit(matrix)
+
+    async def rows(
+        self, plugged: PluggedEmbedder, texts: Sequence[str], purpose: Purpose = "document"
+    ) -> tuple[str, np.ndarray]:
+        """Model id and rows of an embedder, shape (texts, dims), as it gave them.
+
+        Raises:
+            InvalidRequestError: If it answers anything but one row of numbers a text.
+            BudgetExceededError: If the ledger refuses, before the call runs.
+        """
         if self._ledger is None:
-            answer = await self._call_embedder(texts, purpose=purpose)
+            answer = await plugged.call(texts, purpose=purpose)
         else:
             size = sum(map(len, texts))
-            reservation = self._reserve("memory-embedding", self.embedder, self._embedder_model_id, size, 0)
-            answer = await self._settled(reservation, self._call_embedder(texts, purpose=purpose))
+            reservation = self._reserve("memory-embedding", plugged.target, plugged.model_id, size, 0)
+            answer = await self._settled(reservation, plugged.call(texts, purpose=purpose))
         if not isinstance(answer, Embeddings):
             raise InvalidRequestError(f"must return Embeddings, not {type(answer).__name__}", path="embedder")
-        matrix, embeddable = unit(_matrix(answer.vectors, len(texts)))
-        return answer.model, matrix, embeddable
+        matrix = matrix_of(answer.vectors, len(texts), "embeddings.vectors")
+        plugged.answered = (answer.model, matrix.shape[1])
+        return answer.model, matrix
 
     def _reserve(self, kind: str, target: Any, model_id: str | None, size: int, out: int) -> Reservation | None:
         if self._ledger is None:
@@ -316,21 +402,6 @@ class ModelCalls:
                 reservation, input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, model_id=model
             )
         return answer
-
-
-def _matrix(vectors: Any, rows: int) -> np.ndarray:
-    import numpy as np
-
-    path = "embeddings.vectors"
-    try:
-        matrix = np.asarray(vectors)
-    except ValueError:
-        raise InvalidRequestError("rows differ in length; give one row of equal size a text", path=path) from None
-    if matrix.ndim != 2 or matrix.dtype.kind not in "fiu":
-        raise InvalidRequestError("must be numbers of shape (texts, dims)", path=path)
-    if matrix.shape[0] != rows or matrix.shape[1] < 1:
-        raise InvalidRequestError(f"has shape {matrix.shape}, expected {rows} row(s) of one size", path=path)
-    return matrix
 
 
 def _bytes(row: np.ndarray) -> bytes:

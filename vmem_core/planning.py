@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from vmem_core import extract, reconcile
 from vmem_core.edits import ApplyEdits, Extract, ReconciledRemember
-from vmem_core.errors import RevisionConflictError
+from vmem_core.errors import EmbeddingMismatchError, RevisionConflictError
 from vmem_core.extract import Fact
 from vmem_core.limits import Limits
 from vmem_core.messages import ExtractionPolicy, Message, Reading, read_messages
@@ -153,8 +153,7 @@ class Planner:
         if job.reconciles and found.facts:
             return await self._reconcile(base, found.facts, template)
         edits = reconcile.add_all(found.facts, template)
-        operation = replace(base, edits=tuple(edits.edits))
-        return Planned(await self._store.run(operation.with_vectors(await self._embed(operation, None))))
+        return Planned(await self._commit(replace(base, edits=tuple(edits.edits)), None))
 
     def _check_ids(self, messages: Sequence[Message]) -> None:
         """Refuse ids and names that are too long for a source."""
@@ -202,11 +201,10 @@ class Planner:
         """Plan against the scope as it is and commit; when it moved meanwhile, read and plan again."""
         vectors = await self._calls.embed_documents([fact.text for fact in facts])
         for attempt in range(1, self._attempts + 1):
-            survey = await self._survey(base.scope, facts, vectors)
+            vectors, survey = await self._survey(base.scope, facts, vectors)
             operation = await self._plan(base, facts, template, survey)
-            embedded = operation.with_vectors(await self._embed(operation, vectors))
             try:
-                return Planned(await self._store.run(embedded), attempt - 1)
+                return Planned(await self._commit(operation, vectors), attempt - 1)
             except RevisionConflictError as conflict:
                 if attempt == self._attempts:
                     raise RevisionConflictError(conflict.expected_revision, conflict.actual_revision, attempt) from None
@@ -222,8 +220,19 @@ class Planner:
         gone = Counter(already_processed=len(facts) - len(kept))
         return replace(base, notes=Counter(base.notes) + gone), kept
 
-    async def _survey(self, scope: Scope, facts: Sequence[Fact], vectors: Vectors | None) -> Survey:
-        """Similar and equal records of all facts, from one read."""
+    async def _survey(
+        self, scope: Scope, facts: Sequence[Fact], vectors: Vectors | None
+    ) -> tuple[Vectors | None, Survey]:
+        """Similar and equal records of all facts, from one read; and the vectors they were found by."""
+        try:
+            return vectors, await self._survey_with(scope, facts, vectors)
+        except EmbeddingMismatchError as error:
+            if not self._calls.follow(error):
+                raise
+        vectors = await self._calls.embed_documents([fact.text for fact in facts])
+        return vectors, await self._survey_with(scope, facts, vectors)
+
+    async def _survey_with(self, scope: Scope, facts: Sequence[Fact], vectors: Vectors | None) -> Survey:
         generation = self._store.known_generation
         if vectors is not None and generation is None:
             generation = await self._store.embeddings.active()
@@ -266,6 +275,15 @@ class Planner:
         edits = reconcile.add_all(facts, template) if template.is_said else Edits()
         edits.notes[reply.outcome] += 1
         return edits, False
+
+    async def _commit(self, operation: ApplyEdits, known: Vectors | None) -> Outcome:
+        """Run it with the vectors of its final texts; with others if the store has just moved to the next model."""
+        try:
+            return await self._store.run(operation.with_vectors(await self._embed(operation, known)))
+        except EmbeddingMismatchError as error:
+            if not self._calls.follow(error):
+                raise
+        return await self._store.run(operation.with_vectors(await self._embed(operation, None)))
 
     async def _embed(self, operation: ApplyEdits, known: Vectors | None) -> Vectors | None:
         """The vectors of the final texts; those that are known are not paid for again."""

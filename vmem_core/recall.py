@@ -12,7 +12,7 @@ from vmem_core.errors import InvalidRequestError
 from vmem_core.models import ModelCalls
 from vmem_core.records import KINDS, Scope, check_metadata
 from vmem_core.results import Hit, Hits, Match
-from vmem_core.store import MOST_RESULTS, Search, Store
+from vmem_core.store import MOST_RESULTS, Found, Search, Store
 from vmem_core.text import check_string, is_blank
 from vmem_core.values import check_choice, check_instant, check_integer
 
@@ -68,6 +68,15 @@ async def recall(store: Store, scope: Scope, search: Search, calls: ModelCalls) 
     if search.text is not None and calls.embedder is not None:
         generation = store.known_generation or await store.embeddings.active()
         if generation is not None:
-            search = search.with_vector(await calls.embed_query(search.text))
-    found = await store.search(scope, search)
+            found = await calls.following(lambda: _embed_and_search(store, scope, search, calls))
+            return _hits(found)
+    return _hits(await store.search(scope, search))
+
+
+async def _embed_and_search(store: Store, scope: Scope, search: Search, calls: ModelCalls) -> list[Found]:
+    assert search.text is not None
+    return await store.search(scope, search.with_vector(await calls.embed_query(search.text)))
+
+
+def _hits(found: list[Found]) -> Hits:
     return Hits(Hit(f.record, f.score, cast(Match, f.match), f.vector_rank, f.lexical_rank) for f in found)

@@ -19,6 +19,8 @@ from vmem_core.text import text_digest
 _MICROSECOND = timedelta(microseconds=1)
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (Source, Link)}
 
+_HOST = dict.fromkeys(_FIELDS[Source]) | {"kind": "host"}
+
 
 def canonical(verb: str, arguments: Mapping[str, Any]) -> str:
     """A request as one text, equal for equal requests.
@@ -43,7 +45,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", 
 
 def _sources(sources: Sequence[Source] | None, text: str) -> Sequence[Any]:
     """Given sources, or the digest that the host's default source would have."""
-    return sources or [Source("host", text_digest(text))]
+    return sources or [{**_HOST, "digest": text_digest(text)}]
 
 
 def _draft(draft: Draft) -> list[Any]:

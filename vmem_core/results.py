@@ -6,8 +6,8 @@ Owns these values. Does not own records (``records.py``) or how they look (``dis
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Literal
 
@@ -37,6 +37,7 @@ VERBS: tuple[Verb, ...] = (
 ACTIONS: tuple[Action, ...] = ("create", "revise", "retract", "forget")
 MATCHES: tuple[Match, ...] = ("vector", "lexical", "hybrid", "recent")
 REDACTIONS: tuple[Redaction, ...] = ("complete", "failed", "none")
+SKIPS = ("revised", "not_embeddable", "failed")
 NOTE_CODES = (
     "duplicate", "already_stored", "noop", "superseded_duplicate", "about_asserted", "delete_of_asserted_dropped",
     "unknown_handle", "invalid_entry", "over_limit", "unparsed", "refused", "nothing_readable", "untrusted",
@@ -309,6 +310,48 @@ class Page(Value):
 
 
 @dataclass(frozen=True, slots=True)
+class ImportResult(Value):
+    """What an import answers: ``scanned`` is ``imported`` and ``skipped`` together.
+
+    Args:
+        scanned: How many records were read.
+        imported: How many are new in the store; in a dry run, how many would be.
+        skipped: How many were left out.
+        reasons: How many were left out for each reason.
+
+    >>> ImportResult(3, 1, 2, {"already_imported": 2}).reasons["already_imported"]
+    2
+    """
+
+    scanned: int = 0
+    imported: int = 0
+    skipped: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("scanned", "imported", "skipped"):
+            check_integer(getattr(self, name), name, least=0)
+        reasons = check_type(self.reasons, dict, "reasons")
+        for reason, count in reasons.items():
+            check_integer(count, f"reasons.{check_text(reason, 'reasons')}", least=1)
+        if self.skipped != sum(reasons.values()) or self.scanned != self.imported + self.skipped:
+            raise InvalidRequestError(
+                "must be imported and skipped together, and each skip has a reason", path="scanned"
+            )
+        object.__setattr__(self, "reasons", dict(sorted(reasons.items())))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _repr_html_(self) -> str:
+        return display.table(
+            [
+                {"scanned": str(self.scanned), "imported": str(self.imported)}
+                | {reason: str(count) for reason, count in self.reasons.items()}
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Generation(Value):
     """A set of vectors of one model and size: ``active``, ``pending`` or ``retired``."""
 
@@ -349,3 +392,48 @@ class Finding(Value):
         if self.scope is not None:
             check_scope(self.scope, "finding.scope")
         check_type(self.detail, str, "finding.detail")
+
+
+@dataclass(frozen=True, slots=True)
+class ReembedResult(Value):
+    """What ``reembed`` answers.
+
+    Args:
+        generation: The number of the generation that was filled.
+        embedded: How many vectors this call stored.
+        skipped: The sum of ``reasons``: how often a record was met and no vector was stored.
+        activated: Whether the store searches with that generation now, and no record lacks its vector or its mark.
+            False: call again to go on.
+        reasons: What ``skipped`` is made of. ``revised``: the record was revised or forgotten while its text was
+            embedded, so that the vector was dropped; the next pass met it again. ``not_embeddable``: the model gave a
+            vector that is zero, NaN or infinite; the record is marked and found by its words. ``failed``: the
+            embedder raised for this text alone; in the last pass, so these records still lack their vector.
+        failed: The ids of the records that failed, at most 100 of them.
+
+    >>> ReembedResult(2, 10, 1, True, {"revised": 1}).skipped
+    1
+    """
+
+    generation: int
+    embedded: int
+    skipped: int
+    activated: bool
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    failed: tuple[str, ...] = ()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        check_integer(self.generation, "generation", least=1)
+        check_integer(self.embedded, "embedded", least=0)
+        check_integer(self.skipped, "skipped", least=0)
+        check_type(self.activated, bool, "activated")
+        check_type(self.reasons, dict, "reasons")
+        reasons = {check_choice(code, SKIPS, "reasons"): count for code, count in self.reasons.items()}
+        for code, count in reasons.items():
+            check_integer(count, f"reasons.{code}", least=1)
+        if sum(reasons.values()) != self.skipped:
+            raise InvalidRequestError("must be the sum of reasons", path="skipped")
+        object.__setattr__(self, "reasons", reasons)
+        ids = check_values(self.failed, str, "failed")
+        object.__setattr__(self, "failed", tuple(check_text(one, f"failed[{n}]") for n, one in enumerate(ids)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from vmem_core import arguments, context, cursors, listeners, recall, requests, sync, tracing
+from vmem_core import arguments, context, cursors, listeners, recall, requests, sync, tracing, writes
 from vmem_core.context import ContextPackage
 from vmem_core.errors import InvalidRequestError
 from vmem_core.ids import new_id as default_new_id
@@ -44,10 +44,10 @@ from vmem_core.records import (
     check_scope,
     check_ttl,
 )
-from vmem_core.results import ForgetResult, ForgetScopeResult, History, Hits, Page, Receipt, WriteResult
+from vmem_core.results import ForgetResult, ForgetScopeResult, History, Hits, Page, Receipt, ReembedResult, WriteResult
 from vmem_core.store import Listing, Store
 from vmem_core.text import check_string, check_text
-from vmem_core.values import check_choice, check_integer, check_optional_text, check_type, check_values
+from vmem_core.values import check_choice, check_integer, check_optional_text, check_values
 
 if TYPE_CHECKING:
     from vmem_core.planning import Planner
@@ -70,6 +70,8 @@ class MemorySession:
         embedder_model_id: The id that embedding calls are reserved under.
         limits: The largest values that are taken.
         new_id: Makes record ids; None: time-ordered UUIDs.
+        next_embedder: The embedder that the store is going to be moved to with ``reembed``, in this process or another.
+            Once the store has switched, the session goes on with it: no call meets a mismatch.
 
     Raises:
         InvalidRequestError: For a wrong argument.
@@ -98,20 +100,14 @@ class MemorySession:
         embedder_model_id: str | None = None,
         limits: Limits = Limits(),  # noqa: B008 - frozen
         new_id: Callable[[], str] | None = None,
+        next_embedder: Any = None,
     ) -> None:
-        if not callable(getattr(store, "run", None)):
-            raise InvalidRequestError("must be a store, such as SqliteStore(path)", path="store")
-        if not isinstance(limits, Limits):
-            raise InvalidRequestError("must be Limits", path="limits")
-        if new_id is not None and not callable(new_id):
-            raise InvalidRequestError("must be a callable that returns a new id", path="new_id")
-        if ledger is not None:
-            check_type(ledger, UsageLedger, "ledger")
+        arguments.check_parts(store, limits, new_id, ledger)
         check_optional_text(llm_model_id, "llm_model_id")
         check_optional_text(embedder_model_id, "embedder_model_id")
         limits.check_scope(check_scope(scope))
         self._store, self._scope, self._limits = store, scope, limits
-        self._calls = ModelCalls(llm, embedder, ledger, llm_model_id, embedder_model_id)
+        self._calls = ModelCalls(llm, embedder, ledger, llm_model_id, embedder_model_id, next_embedder)
         self._policy = arguments.check_policy(extraction)
         self._attempts = check_integer(max_conflict_retries, "max_conflict_retries", least=1)
         self._listeners = listeners.check_listeners(on_forget)
@@ -549,15 +545,66 @@ class MemorySession:
         """How many operations were committed in the scope."""
         return await self._store.scope_revision(self._scope)
 
+    # --- the store's vectors --------------------------------------------------------------------------------------
+
+    async def reembed(
+        self,
+        *,
+        embedder: Any,
+        model_id: str,
+        dims: int,
+        batch_size: int = 64,
+        concurrency: int = 1,
+        progress: Callable[[int, int], Any] | None = None,
+    ) -> ReembedResult:
+        """Move the whole store, every scope, to another embedding model; or fill what the active one lacks.
+
+        Vectors of the new model are prepared while everybody goes on searching with the old one, in up to three
+        passes; records that are revised meanwhile are done again. Once no record lacks its vector, the store switches
+        at once, the old vectors go, and this session embeds with the new embedder. With the model the store has, what
+        is missing (imports, failures) is filled in place.
+
+        The job may end at any point: by an error, a budget, cancellation, a kill. What was stored stays; call again
+        with the same model and size to go on, and at most the batches that were in flight are paid again.
+
+        A store prepares one model at a time. If the new one turns out to be broken, call ``reembed`` with the model
+        the store has, or with a third one: that gives up the pending vectors, and no search ever saw them.
+
+        One text that the embedder cannot take does not stop the job: the rest of its batch is embedded, and its
+        record is named in the result, never its text. It keeps the store from switching; revise or forget the record,
+        or mark it with ``store.embeddings.put(generation, [(record_id, revision, None)])`` and call again.
+
+        Args:
+            embedder: The new embedder.
+            model_id: The model id that its ``Embeddings`` carry; its calls are reserved under it too.
+            dims: Its size, 1 to 65,536.
+            batch_size: Texts a call, 1 to 1,000.
+            concurrency: Calls at a time, 1 to 100.
+            progress: Called with (records done, records in all) after each batch, at first with 0; plain or async.
+
+        Raises:
+            InvalidRequestError: For a wrong argument, before anything is written; or if the embedder answers anything
+                but one row of numbers a text.
+            EmbeddingMismatchError: If it answers with another model or size, such as the old ones.
+            BudgetExceededError: If the ledger refuses a call.
+
+        >>> from vmem_core import Embeddings, InMemoryStore, MemorySession, Scope
+        >>> def count_letters(texts, *, purpose):
+        ...     return Embeddings([[text.count("a"), text.count("e"), 1] for text in texts], "letters-2")
+        >>> memory = MemorySession(InMemoryStore(), Scope(user_id="ada")).sync
+        >>> _ = memory.remember("Ada likes tea.")
+        >>> memory.reembed(embedder=count_letters, model_id="letters-2", dims=3).activated
+        True
+        """
+        from vmem_core import reembed
+
+        order = reembed.check_order(embedder, model_id, dims, batch_size, concurrency, progress)
+        return await reembed.run(self._store, self._calls, order)
+
     # --- checks and parts of operations ---------------------------------------------------------------------------
 
     async def _write(self, operation: Remember | Revise, operation_id: str | None) -> Outcome:
-        """Embed and run. A replay is answered before any embedding call."""
-        if self._calls.embedder is not None and operation.texts():
-            if operation_id is not None and (replayed := await self._store.replay(operation)) is not None:
-                return replayed
-            operation = operation.with_vectors(await self._calls.embed_documents(operation.texts()))
-        return await self._store.run(operation)
+        return await writes.embed_and_run(self._store, self._calls, operation, is_retry=operation_id is not None)
 
     def _operation(self, operation_id: str | None) -> dict[str, Any]:
         """What every operation has."""
@@ -594,9 +641,7 @@ class MemorySession:
 
     def _told(self, span: tracing.Span, outcome: Outcome, retries: int = 0) -> WriteResult:
         """What the caller and the span are told of a write."""
-        generation = self._store.known_generation
-        number = None if generation is None else generation.number
-        span.record(records=len(outcome.records), retries=retries, generation=number)
+        span.record(records=len(outcome.records), retries=retries, generation=self._generation_number())
         return WriteResult(outcome.receipt, outcome.replayed, outcome.records, retries, outcome.present)
 
     def _made_id(self) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from vmem_core.generations import Pending
+from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Kept, Outcome, Survey
 from vmem_core.records import Record, Scope
@@ -117,10 +119,74 @@ class Listing:
 
 
 class EmbeddingGenerations(Protocol):
-    """The generations of a store's vectors."""
+    """The generations of a store's vectors: for ``reembed``, and for hosts that run the job themselves.
+
+    The rules are in ``generations.py``. A record's vector is of one revision: nothing that is put for an older one
+    counts, and nothing switches while a revision is being written.
+    """
 
     async def active(self) -> Generation | None:
         """The active generation, or None if no vector was ever stored."""
+        ...
+
+    async def begin(self, model_id: str, dims: int) -> Generation:
+        """The generation to fill for a model: the active one, the pending one, or a new pending one.
+
+        A pending generation of another model or size is given up, and its vectors go, in the same transaction. So
+        ``begin`` with the model of the active generation gives up a move.
+
+        Args:
+            model_id: The model's id, as its ``Embeddings`` say.
+            dims: Its size, 1 to 65,536.
+
+        Raises:
+            InvalidRequestError: For a wrong argument.
+        """
+        ...
+
+    async def pending(self, number: int, limit: int, *, after: str | None = None) -> list[Pending]:
+        """The next records whose current revision a generation lacks: id, revision and text, in a lasting order.
+
+        Records of every scope, retracted and expired ones too. Empty for an unknown or retired generation.
+
+        Args:
+            number: The generation.
+            limit: How many, 1 to 1,000.
+            after: Only those after this record's place: the id of the last one seen; None: from the first.
+
+        Raises:
+            InvalidRequestError: For a wrong argument, or if the store never had a record ``after``.
+        """
+        ...
+
+    async def missing(self, number: int) -> int:
+        """How many records' current revisions a generation lacks; 0 for an unknown or retired one."""
+        ...
+
+    async def put(self, number: int, vectors: Sequence[tuple[str, int, Any]]) -> int:
+        """Store vectors in a generation, and return how many were taken.
+
+        What is not of a record's current revision is left out, as are forgotten records. Into an unknown or retired
+        generation nothing is put.
+
+        Args:
+            number: The generation, active or pending.
+            vectors: Each a record id, the revision whose text was embedded, and the vector. None, or a vector that is
+                zero, NaN or infinite, marks that revision as not embeddable: it is found by its words, and no longer
+                missing.
+
+        Raises:
+            InvalidRequestError: For anything else; nothing is stored.
+            EmbeddingMismatchError: For vectors of another size than the generation's; nothing is stored.
+        """
+        ...
+
+    async def activate(self, number: int) -> bool:
+        """Let the store search with a generation, if it lacks nothing; the vectors of the one before go.
+
+        Returns:
+            Whether it is the active one and lacks nothing. False for an unknown or retired one.
+        """
         ...
 
 
@@ -157,6 +223,18 @@ class Store(Protocol):
 
     async def replay(self, operation: Operation) -> Outcome | None:
         """What ``run`` would answer if the operation was committed before; None if it was not. Writes nothing."""
+        ...
+
+    async def run_imports(self, operations: Sequence[Import], *, dry_run: bool = False) -> list[str | None]:
+        """Settle and apply a batch of imports (``imports.py``), of any scopes, in one transaction.
+
+        Args:
+            operations: In the order of their source.
+            dry_run: Whether nothing is applied.
+
+        Returns:
+            For each operation why it was skipped, or None.
+        """
         ...
 
     async def search(self, scope: Scope, search: Search) -> list[Found]:

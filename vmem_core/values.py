@@ -42,6 +42,28 @@ class Value:
         return cls(**_decode_fields(cls, data))
 
 
+def builder(cls: type[T]) -> Callable[..., T]:
+    """A maker of values whose fields were checked before: positional, all of them, and nothing is checked again.
+
+    Args:
+        cls: A frozen dataclass with slots.
+
+    Returns:
+        A callable that takes every field in the order of the class. What it is given must be what the constructor
+        would have made of it: tuples, UTC instants, metadata that nobody else holds.
+    """
+    setters = [getattr(cls, field.name).__set__ for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    new = object.__new__
+
+    def build(*values: Any) -> T:
+        made = new(cls)
+        for put, value in zip(setters, values, strict=True):
+            put(made, value)
+        return made
+
+    return build
+
+
 def _encode(value: Any) -> Any:
     if isinstance(value, Value):
         return value.to_json()

@@ -21,10 +21,13 @@ from store_suite import (
     embedding,
     entering,
     forgetting,
+    generations,
+    importing,
     knowing_then,
     racing,
     reading,
     recalling,
+    reembedding,
     replaying,
     revising,
 )
@@ -39,8 +42,11 @@ PARTS = (
     knowing_then,
     embedders,
     embedding,
+    generations,
+    reembedding,
     entering,
     racing,
+    importing,
     diagnosing,
 )
 _FOUND = [(name, test) for part in PARTS for name, test in vars(part).items() if name.startswith("test_")]

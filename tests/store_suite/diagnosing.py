@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from fake_models import FakeLLM, add, decisions, delete, facts, noop, update, user
-from fakes import ADA, BOB, Clock, FakeEmbedder, Ids, everything, open_memory
+from fakes import ADA, BOB, Clock, FakeEmbedder, Ids, everything, open_memory, word_vector
 
 from vmem_core import Draft, MemorySession, Prompt, Scope, Store, VmemError
 
@@ -51,7 +51,8 @@ async def live(store: Store, clock: Clock, *, steps: int, seed: int = 7) -> None
     life = _Life(draw, clock, new_id)
     for step in range(steps):
         scope = draw.choice((ADA, ADA, BOB))
-        embedder = draw.choice((None, FakeEmbedder(vectors={"zero": [0.0] * 8})))
+        model = draw.choice(("fake-a", "fake-a", "fake-b"))
+        embedder = draw.choice((None, FakeEmbedder(model, vectors={"zero": [0.0] * 8})))
         memory = open_memory(store, scope, embedder=embedder, new_id=new_id, llm=life.model)
         try:
             await life.step(memory, scope, f"op{draw.randrange(step + 1)}" if draw.random() < 0.3 else None)
@@ -85,6 +86,7 @@ class _Life:
         """Each verb, and how often it comes."""
         return {
             "remember": 8, "remember_many": 3, "extract": 4, "revise": 8, "retract": 4, "forget": 3, "forget_scope": 1,
+            "embed": 2,
         }  # fmt: skip
 
     async def step(self, memory: MemorySession, scope: Scope, operation_id: str | None) -> None:
@@ -124,6 +126,15 @@ class _Life:
 
     async def _forget(self, memory: MemorySession, **more: Any) -> None:
         await memory.forget(self._any_id(), **more)
+
+    async def _embed(self, memory: MemorySession, **more: Any) -> None:
+        """A part of another model's vectors, some of them marks; the last part switches to it."""
+        kept = memory.store.embeddings
+        generation = await kept.begin(self.draw.choice(("fake-a", "fake-b")), 8)
+        lacking = await kept.pending(generation.number, self.draw.choice((2, 2, 1000)))
+        vectors = (word_vector(text, 8) if self.draw.random() < 0.8 else None for *_, text in lacking)
+        await kept.put(generation.number, [(*one[:2], made) for one, made in zip(lacking, vectors, strict=True)])
+        await kept.activate(generation.number)
 
     async def _forget_scope(self, memory: MemorySession, **more: Any) -> None:
         await memory.forget_scope(**more)

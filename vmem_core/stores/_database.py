@@ -53,3 +53,27 @@ class Database(Protocol):
     def make_vectors(self, generation: int, dims: int) -> None:
         """Make the tables of a generation's vectors, each of so many dimensions."""
         ...
+
+    def add_revisions(self, rows: Sequence[tuple[int, int, int, int, str]]) -> Sequence[int]:
+        """Append revisions of records that are new, each as for ``add_revision``.
+
+        Returns:
+            Their entries, ascending.
+        """
+        ...
+
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]], /) -> None:
+        """Run a shared statement, which is no query, once for each row of values."""
+        ...
+
+    def hold_generations(self, *, exclusively: bool = False) -> None:
+        """Keep others from beginning or switching generations until the end of the transaction.
+
+        Args:
+            exclusively: Keep writers out too. Readers are never kept out.
+        """
+        ...
+
+    def hold_scopes(self, scope_ids: Sequence[int]) -> None:
+        """Keep the writers of some scopes out until the end of the transaction."""
+        ...

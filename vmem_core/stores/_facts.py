@@ -47,6 +47,8 @@ _REVISIONS: Final = """select number, revision, entry, scope_revision, recorded_
   where number >= ? and number <= ? and (number > ? or revision > ?) order by number, revision limit ?"""
 _MENTIONS: Final = """select number, min(receipt), max(receipt) from vmem_mentions where number between ? and ?
   group by number"""
+_MARKS: Final = """select number, generation, revision from vmem_unembeddable where number between ? and ?
+  order by number, generation"""
 _NAMING: Final = """select number, operation_id, committed_at, redacted, request, body from vmem_receipts
   where number in (select value from json_each(?))"""
 _LENGTHS: Final = """select number, length(body) from vmem_receipts where number > ? and number <= ?
@@ -65,6 +67,12 @@ _STRAYS: Final = (
     ("vmem_revisions", "a record", _NO_RECORD),
     ("vmem_receipts", "a scope", f"t.scope_id <> (t.number >> 32) or {_NO_SCOPE.format('t.scope_id')}"),
     ("vmem_mentions", "a record", _NO_RECORD),
+    (
+        "vmem_unembeddable",
+        "a record or a generation",
+        f"""{_NO_RECORD} or not exists (select 1 from vmem_generations g
+          where g.generation = t.generation and g.state <> 'retired')""",
+    ),
     ("vmem_messages", "a scope", _NO_SCOPE.format("t.scope_id")),
 )
 
@@ -160,6 +168,9 @@ class SqlFacts:
         vectors = self._vectors_of(bounds)
         start = scope.number << 32
         mentions = {row[0]: tuple(one - start for one in row[1:]) for row in self._database.execute(_MENTIONS, bounds)}
+        marks: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+        for number, generation, revision in self._database.execute(_MARKS, bounds).fetchall():
+            marks[number].append((generation, revision))
         self._name(scope, [head[4] for head in heads if head[5] == _sql.FORGOTTEN])
         forgets = {head[0]: self._forgets(head) for head in heads}
         revisions = self._revisions(scope, {head[0]: head for head in heads}, bounds)
@@ -177,6 +188,7 @@ class SqlFacts:
                 rows,
                 vectors.get(number, ()),
                 mentions.get(number, ()),
+                marks.get(number, ()),
                 forgets[number],
             )
 

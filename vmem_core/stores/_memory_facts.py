@@ -102,14 +102,26 @@ class MemoryFacts:
             revisions=[_revision(row, place, one, named) for place, one in enumerate(row.revisions, 1)],
             vectors=list(self._vectors(row)),
             mentions=tuple(row.mentioned_by),
+            marks=list(self._marks(row)),
         )
 
     def _vectors(self, row: MemoryRow) -> Iterator[VectorFacts]:
-        active = next((one.number for one in self._generations if one.state == "active"), 0)
+        active, pending = self._number("active"), self._number("pending")
         if row.vector is not None:
             yield VectorFacts.of(active, row.vector_since, len(row.revisions), row.vector, past=False)
         for since, until, vector in row.past_vectors:
             yield VectorFacts.of(active, since, until, vector, past=True)
+        if row.prepared is not None and row.prepared[1] is not None:
+            yield VectorFacts.of(pending, row.prepared[0], row.prepared[0], row.prepared[1], past=False)
+
+    def _marks(self, row: MemoryRow) -> Iterator[tuple[int, int]]:
+        if row.unembeddable:
+            yield self._number("active"), row.unembeddable
+        if row.prepared is not None and row.prepared[1] is None:
+            yield self._number("pending"), row.prepared[0]
+
+    def _number(self, state: str) -> int:
+        return next((one.number for one in self._generations if one.state == state), 0)
 
     def receipts(self, scope: ScopeFacts) -> Iterator[ReceiptFacts]:
         """The scope's receipts, by scope revision."""

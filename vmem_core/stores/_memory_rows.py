@@ -44,12 +44,24 @@ class MemoryRow:
     vector: bytes | None = None
     vector_since: int = 0  # the first revision that the vector is of
     past_vectors: list[tuple[int, int, bytes]] = field(default_factory=list)  # since, until, vector
+    prepared: tuple[int, bytes | None] | None = None  # of the pending generation: its revision, its vector or a mark
+    unembeddable: int = 0  # the revision that the active generation's model has no vector for
     mentioned_by: list[int] = field(default_factory=list)
 
     @property
     def record(self) -> Record | None:
         """The current revision, or None if forgotten."""
         return None if self.forgotten else self.revisions[-1].record
+
+    @property
+    def since(self) -> int:
+        """The first of the revisions up to the current one that have its text."""
+        found = len(self.revisions)
+        for kept in reversed(self.revisions):
+            if kept.record is None or self.record is None or kept.record.text != self.record.text:
+                break
+            found = kept.record.revision
+        return found
 
     def vector_of(self, revision: int) -> bytes | None:
         """The vector of a revision's text, or None if it never had one."""
@@ -72,7 +84,7 @@ class ScopeRow:
     by_key: defaultdict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     changed: set[int] = field(default_factory=set)  # numbers the index has not seen yet
     index: ScopeIndex | None = None
-    index_dims: int | None = None
+    index_generation: int | None = None
 
 
 def expired(record: Record, now: int) -> bool:

@@ -28,6 +28,7 @@ from vmem_core.errors import (
     UnsupportedError,
     VmemError,
 )
+from vmem_core.imports import Import
 from vmem_core.index import Blocks, IndexCache, Nearest, Query, ScopeIndex
 from vmem_core.indexing import token_table
 from vmem_core.operations import Operation
@@ -35,7 +36,7 @@ from vmem_core.plan import Outcome, Survey
 from vmem_core.records import Scope
 from vmem_core.results import Finding, Generation
 from vmem_core.store import Found, Progress, Search
-from vmem_core.stores import _sql, _transaction
+from vmem_core.stores import _imports, _sql, _transaction
 from vmem_core.stores._facts import facts_of
 from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
 from vmem_core.stores._postgres_sql import TABLES, translate
@@ -156,9 +157,17 @@ class PostgresEngine:
         """Queue an operation: one transaction, run again while others get in its way."""
         return self._submit(lambda: self._commit(operation))
 
+    def run_imports(self, operations: Sequence[Import], dry_run: bool) -> Future[list[str | None]]:
+        """Queue a batch of imports: one transaction, run again while others get in its way."""
+        return self._submit(lambda: self._commit_imports(operations, dry_run))
+
     def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
         """Queue a function that reads one snapshot of the database."""
-        return self._submit(lambda: self._snapshot(function))
+        return self._submit(lambda: _again(lambda: self._snapshot(function), _reading_attempts()))
+
+    def transact(self, function: Callable[[PostgresDatabase], T]) -> Future[T]:
+        """Queue a function that writes: one transaction, run again while others get in its way."""
+        return self._submit(lambda: _again(lambda: self._in_transaction(function), _attempts()))
 
     def see_generation(self, database: PostgresDatabase) -> Generation | None:
         """The active generation, read from the database and kept as the one last seen."""
@@ -207,10 +216,7 @@ class PostgresEngine:
         self._ready()
         assert self._language is not None
         tokens = token_table(operation.texts(), self._language)
-        for attempt in _attempts():
-            with attempt:
-                return self._transact(operation, tokens)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        return _again(lambda: self._transact(operation, tokens), _attempts())
 
     def _transact(self, operation: Operation, tokens: dict[str, bytes]) -> Outcome:
         with self._connect() as connection:
@@ -228,6 +234,33 @@ class PostgresEngine:
         self._probe("after commit")
         self.generation = loaded.state.generation
         return outcome
+
+    def _commit_imports(self, operations: Sequence[Import], dry_run: bool) -> list[str | None]:
+        self._ready()
+        assert self._language is not None
+        tokens = token_table((text for operation in operations for text in operation.texts()), self._language)
+        return _again(lambda: self._transact_imports(operations, tokens, dry_run), _attempts())
+
+    def _transact_imports(
+        self, operations: Sequence[Import], tokens: dict[str, bytes], dry_run: bool
+    ) -> list[str | None]:
+        with self._connect() as connection, connection.transaction(force_rollback=dry_run):
+            database = PostgresDatabase(connection, self._layout)
+            # Always in one order, so that two imports never wait for each other.
+            for key in sorted({operation.scope.key for operation in operations}):
+                database.lock(key)
+            reasons = _imports.run_batch(database, operations, tokens, self._clock, dry_run=dry_run)
+            self._probe("before commit")
+        self._probe("after commit")
+        return reasons
+
+    def _in_transaction(self, function: Callable[[PostgresDatabase], T]) -> T:
+        self._ready()
+        with self._connect() as connection, transaction(connection, WRITE):
+            result = function(PostgresDatabase(connection, self._layout))
+            self._probe("before commit")
+        self._probe("after commit")
+        return result
 
     def _snapshot(self, function: Callable[[PostgresDatabase, Reader], T]) -> T:
         self._ready()
@@ -250,6 +283,12 @@ class PostgresEngine:
             connection.commit()
             autocommit = connection.autocommit
             connection.autocommit = True
+            told: list[str | None] = []  # a table of another owner's is skipped with a warning, not with an error
+
+            def hear(notice: psycopg.errors.Diagnostic) -> None:
+                told.append(notice.severity_nonlocalized)
+
+            connection.add_notice_handler(hear)
             try:
                 rows = run(
                     connection,
@@ -259,7 +298,14 @@ class PostgresEngine:
                 for (table,) in rows:
                     run(connection, f"vacuum full {self.schema}.{table}")
             finally:
+                connection.remove_notice_handler(hear)
                 connection.autocommit = autocommit
+            if "WARNING" in told:
+                raise StoreUnavailableError(
+                    "tables were not vacuumed, so that they still hold forgotten text: this role is not their owner; "
+                    "scrub with the role that made them",
+                    retryable=False,
+                )
 
     # --- set-up -------------------------------------------------------------------------------------------------
 
@@ -315,6 +361,22 @@ def _attempts() -> tenacity.Retrying:
         wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.5),
         reraise=True,
     )
+
+
+def _reading_attempts() -> tenacity.Retrying:
+    """A generation may be switched, and its table dropped, between a reader's snapshot and its look at the vectors."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(psycopg.errors.UndefinedTable),
+        stop=tenacity.stop_after_attempt(3),
+        reraise=True,
+    )
+
+
+def _again(function: Callable[[], T], attempts: tenacity.Retrying) -> T:
+    for attempt in attempts:
+        with attempt:
+            return function()
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def meaning_of(error: BaseException) -> BaseException:

@@ -6,7 +6,7 @@ do (``_postgres.py``, ``_transaction.py``, ``_reader.py``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,7 +17,14 @@ from vmem_core.errors import StoreUnavailableError
 from vmem_core.stores import _postgres_vectors as pgvector
 from vmem_core.stores import _sql
 from vmem_core.stores._database import Rows
-from vmem_core.stores._postgres_sql import ENTRY_PLACE, LOCK_SCOPE, translate
+from vmem_core.stores._postgres_sql import (
+    ENTRY_PLACE,
+    LOCK_GENERATIONS,
+    LOCK_SCOPE,
+    LOCK_SCOPES,
+    NEXT_ENTRIES,
+    translate,
+)
 
 WRITE: Final = "begin isolation level read committed, read write"
 READ: Final = "begin isolation level repeatable read, read only"
@@ -56,22 +63,25 @@ class PostgresDatabase:
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> Rows:
         """Run a shared statement; rows are waited for only when they are asked for."""
-        generation = pgvector.generation_of(statement)
-        if generation is not None:
-            return self._execute_vectors(statement, values, generation)
         place = ENTRY_PLACE.get(statement)
         if place is not None:
             values = [value for index, value in enumerate(values) if index != place]
-        rows: Rows = run(self._connection, translate(statement, self._layout.schema), values)
+        cursor, wrap = self._cursor(statement)
+        rows: Rows = cursor.execute(translate(statement, self._layout.schema), wrap(values))
         return _WithoutTime(rows) if self._layout.own_clock and statement is _sql.LOAD else rows
 
-    def _execute_vectors(self, statement: str, values: Sequence[Any], generation: int) -> Rows:
-        text, oid = translate(statement, self._layout.schema), self._type_of(generation)
-        if oid == pgvector.BYTEA:
-            return run(self._connection, text, values)  # type: ignore[no-any-return]
-        cursor = pgvector.vector_cursor(self._connection, oid)
-        rows: Rows = cursor.execute(text, [pgvector.Vector(v) if isinstance(v, bytes) else v for v in values])
-        return rows
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]], /) -> None:
+        """Run a shared statement once for each row of values, sent together."""
+        cursor, wrap = self._cursor(statement)
+        cursor.executemany(translate(statement, self._layout.schema), [wrap(row) for row in rows])
+
+    def _cursor(self, statement: str) -> tuple[Any, Callable[[Sequence[Any]], Sequence[Any]]]:
+        """A cursor for a statement, and how its values are to be given: vectors may have a type of their own."""
+        generation = pgvector.generation_of(statement)
+        kind = pgvector.BYTEA if generation is None else self._type_of(generation)
+        if kind == pgvector.BYTEA:
+            return self._connection.cursor(row_factory=psycopg.rows.tuple_row), tuple
+        return pgvector.vector_cursor(self._connection, kind), pgvector.with_vectors
 
     def _type_of(self, generation: int) -> int:
         """The type of a generation's vectors; of one that has no table, bytes: its statements fail in any case."""
@@ -121,6 +131,12 @@ class PostgresDatabase:
         self.execute(_sql.INSERT_REVISION, values)
         return 0
 
+    def add_revisions(self, rows: Sequence[tuple[int, int, int, int, str]]) -> Sequence[int]:
+        """Append revisions, and return their entries: the scope's lock keeps their order."""
+        entries = [row[0] for row in self.execute(NEXT_ENTRIES, (len(rows),)).fetchall()]
+        self.execute_many(_sql.INSERT_NUMBERED, [(entry, *row) for entry, row in zip(entries, rows, strict=True)])
+        return entries
+
     def make_vectors(self, generation: int, dims: int) -> None:
         """Make the tables of a generation's vectors: in pgvector's type, if it takes so many dimensions."""
         kind = self._layout.vectors if dims <= pgvector.MOST_DIMS else None
@@ -129,8 +145,17 @@ class PostgresDatabase:
             text = statement if kind is None else statement.replace("vector blob", f"vector {kind.name}")
             run(self._connection, translate(text, self._layout.schema))
 
+    def hold_generations(self, *, exclusively: bool = False) -> None:
+        """Keep others from beginning or switching generations, and writers out too if that is asked for."""
+        self.execute(LOCK_GENERATIONS[exclusively])
+
+    def hold_scopes(self, scope_ids: Sequence[int]) -> None:
+        """Keep the writers of some scopes out; always in the same order, so that nobody waits in a circle."""
+        self.execute(LOCK_SCOPES, (_sql.id_list(scope_ids),)).fetchall()
+
     def lock(self, key: str) -> None:
         """Make the scope's row if it is missing, and hold it until the end of the transaction."""
+        self.hold_generations()
         for statement in LOCK_SCOPE:
             self._connection.execute(translate(statement, self._layout.schema), (key,))
 

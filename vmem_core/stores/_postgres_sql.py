@@ -15,7 +15,7 @@ from vmem_core.stores import _sql
 ENTRIES: Final = "vmem_entries"  # the sequence that orders revisions; within a scope its lock makes it a true order
 _TABLE = re.compile(r"\bvmem_[a-z0-9_]+\b")
 _LIST = re.compile(r"(\w+) in \(select value from json_each\(\?\)\)")
-_TEXT_COLUMNS: Final = {"record_id", "message_id"}
+_TEXT_COLUMNS: Final = {"record_id", "message_id", "operation_id"}
 _DATABASE_TIME: Final = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 
 TABLES: Final = (
@@ -36,6 +36,8 @@ TABLES: Final = (
     """create table vmem_generations(generation bigint primary key, model_id text not null, dims integer not null,
        state text not null, epoch bigint not null)""",
     "create unique index on vmem_generations(state) where state = 'active'",
+    """create table vmem_unembeddable(generation bigint not null, number bigint not null, revision bigint not null,
+       primary key(generation, number))""",
     """create table vmem_receipts(number bigint primary key, scope_id bigint not null, operation_id text not null,
        committed_at bigint not null, redacted integer not null, request bytea not null, body text not null)""",
     "create unique index on vmem_receipts(scope_id, operation_id)",
@@ -68,6 +70,15 @@ _OWN: Final = {
 }
 # Which value of these is the entry that currval() stands for.
 ENTRY_PLACE: Final = {_sql.INSERT_RECORD: 2, _sql.UPDATE_RECORD: 0}
+NEXT_ENTRIES: Final = f"select nextval('{ENTRIES}') from generate_series(1, ?::integer)"
+# A writer holds the first to the end of its transaction, who begins or switches generations the second: each waits for
+# the other, and readers for neither.
+LOCK_GENERATIONS: Final = (
+    "lock table vmem_generations in row share mode",
+    "lock table vmem_generations in exclusive mode",
+)
+LOCK_SCOPES: Final = """select scope_id from vmem_scopes where scope_id in (select value from json_each(?))
+  order by scope_id for update"""
 LOCK_SCOPE: Final = (
     "insert into vmem_scopes(scope_key, revision, last_stamp, records) values(?, 0, 0, 0) on conflict do nothing",
     "select scope_id from vmem_scopes where scope_key = ? for update",

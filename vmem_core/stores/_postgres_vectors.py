@@ -10,7 +10,7 @@ as they were made: what a store is told (``pgvector=``) changes how it searches,
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -81,6 +81,11 @@ def vector_cursor(connection: Any, oid: int) -> Any:
     cursor.adapters.register_dumper(Vector, type("_Dumper", (_ToWire,), {"oid": oid}))
     cursor.adapters.register_loader(oid, _FromWire)
     return cursor
+
+
+def with_vectors(values: Sequence[Any]) -> list[Any]:
+    """Values of a statement about vectors, those that are bytes as what they are."""
+    return [Vector(value) if isinstance(value, bytes) else value for value in values]
 
 
 def nearest_statement(generation: int, kind: VectorType) -> str:

@@ -12,6 +12,7 @@ All text lies in ``vmem_revisions``, which only ever grows at its end and is for
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -43,6 +44,9 @@ TABLES: Final = (
     """create table vmem_generations(generation integer primary key, model_id text not null, dims integer not null,
        state text not null, epoch integer not null)""",
     "create unique index vmem_generations_active on vmem_generations(state) where state = 'active'",
+    # Revisions that a generation's model has no vector for: they are not asked for again.
+    """create table vmem_unembeddable(generation integer not null, number integer not null, revision integer not null,
+       primary key(generation, number)) without rowid""",
     """create table vmem_receipts(number integer primary key, scope_id integer not null, operation_id text not null,
        committed_at integer not null, redacted integer not null, request blob not null, body text not null)""",
     "create unique index vmem_receipts_operation on vmem_receipts(scope_id, operation_id)",
@@ -76,6 +80,10 @@ REVISIONS_OF: Final = """select number, revision, scope_revision, recorded_at, b
   where number = ? order by revision"""
 WRITTEN_OF_SCOPE: Final = """select number, revision, scope_revision, substr(body, 1, 1) = '{' from vmem_revisions
   where number between ? and ? order by number, revision"""
+RECEIPTS_BY_OPERATION: Final = """select operation_id, number, committed_at, redacted, request, body
+  from vmem_receipts where scope_id = ? and operation_id in (select value from json_each(?))"""
+HOLDERS: Final = """select record_id, number, state from vmem_records
+  where record_id in (select value from json_each(?))"""
 ONE_REVISION: Final = """select v.number, r.record_id, v.revision, v.scope_revision, v.recorded_at, v.body
   from vmem_records r join vmem_revisions v on v.number = r.number and v.revision = ?
   where r.record_id = ? and r.state >= 0"""
@@ -84,8 +92,14 @@ INSERT_SCOPE: Final = "insert into vmem_scopes(scope_key, revision, last_stamp, 
 UPDATE_SCOPE: Final = "update vmem_scopes set revision = ?, last_stamp = ?, records = ? where scope_id = ?"
 INSERT_REVISION: Final = """insert into vmem_revisions(number, revision, scope_revision, recorded_at, body)
   values(?, ?, ?, ?, ?)"""
+NEXT_ENTRY: Final = "select coalesce(max(entry), 0) + 1 from vmem_revisions"
+INSERT_NUMBERED: Final = """insert into vmem_revisions(entry, number, revision, scope_revision, recorded_at, body)
+  values(?, ?, ?, ?, ?, ?)"""
 INSERT_RECORD: Final = """insert into vmem_records(number, record_id, entry, revision, changed, state, kind, origin,
   expires_at, text_key, tokens, facets) values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+# Its entry is known; on PostgreSQL the one above takes the entry that was just numbered.
+INSERT_NUMBERED_RECORD: Final = """insert into vmem_records(number, record_id, entry, revision, changed, state, kind,
+  origin, expires_at, text_key, tokens, facets) values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 UPDATE_RECORD: Final = """update vmem_records set entry = ?, revision = ?, changed = ?, state = ?, kind = ?, origin = ?,
   expires_at = ?, text_key = coalesce(?, text_key), tokens = coalesce(?, tokens), facets = ? where number = ?"""
 INSERT_RECEIPT: Final = "insert into vmem_receipts values(?, ?, ?, ?, 0, ?, ?)"
@@ -115,6 +129,8 @@ SET_SETTING: Final = "update vmem_store set value = ? where name = ?"
 # Heads of forgotten records keep their row as the tombstone; their text rows are husks until VACUUM drops them.
 DROP_HUSKS: Final = "delete from vmem_revisions where number in (select number from vmem_records where state = -1)"
 
+# A scope is locked by its row: one in which all was refused has a row and no revision.
+SCOPES: Final = "select scope_key from vmem_scopes where revision > 0 order by scope_key"
 COUNT: Final = """select count(*) from vmem_records where number between ? and ? and state = 1
   and (expires_at is null or expires_at > ?)"""
 LIST: Final = f"""select {_HEAD_COLUMNS} from vmem_records r join vmem_revisions v on v.entry = r.entry
@@ -177,9 +193,10 @@ def keep_past_vector(generation: int) -> str:
       from vmem_records r join {vectors_table(generation)} v on v.number = r.number where r.number = ?"""
 
 
-def forget_vectors(generation: int) -> tuple[str, str]:
+def forget_vectors(generation: int) -> tuple[str, ...]:
     """The statements that delete all vectors of a record."""
     return (
+        f"delete from vmem_unembeddable where generation = {int(generation)} and number = ?",
         f"delete from {vectors_table(generation)} where number = ?",
         f"delete from {past_vectors_table(generation)} where number = ?",
     )
@@ -206,8 +223,8 @@ def dump(value: Any) -> str:
     return _encode(value)
 
 
-# Made once: json.dumps with arguments makes an encoder a call.
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+# Made once: json.dumps with arguments makes an encoder a call. Values were copied on their way in: there is no circle.
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
 
 
 def record_body(record: Record) -> str:
@@ -230,10 +247,12 @@ def record_body(record: Record) -> str:
 
 
 _SOURCE_FIELDS: Final = ("kind", "digest", "message_id", "chat_id", "run_id", "tool_call_id", "tool_name", "uri")
+_source_values: Final = operator.attrgetter(*_SOURCE_FIELDS)
 
 
 def _trim(source: Source) -> dict[str, str]:
-    return {name: value for name in _SOURCE_FIELDS if (value := getattr(source, name)) is not None}
+    given = zip(_SOURCE_FIELDS, _source_values(source), strict=True)
+    return {name: value for name, value in given if value is not None}
 
 
 def is_kept(body: str | None) -> bool:

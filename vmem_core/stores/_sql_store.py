@@ -11,9 +11,11 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from vmem_core import sync
+from vmem_core import generations, sync
 from vmem_core.clock import Clock
 from vmem_core.errors import StoreUnavailableError
+from vmem_core.generations import Pending
+from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Kept, Outcome, Survey
 from vmem_core.records import Record, Scope, check_scope
@@ -38,6 +40,52 @@ class SqlGenerations:
         engine = self._store._opened()
         found: Generation | None = await awaited(engine.read(lambda database, _: engine.see_generation(database)))
         return found
+
+    async def begin(self, model_id: str, dims: int) -> Generation:
+        """The generation to fill for a model; a pending one of another model is given up."""
+        from vmem_core.stores import _generations
+
+        generations.check_model(model_id, dims)
+        return await self._transact(lambda database: _generations.begin(database, model_id, dims))
+
+    async def pending(self, number: int, limit: int, *, after: str | None = None) -> list[Pending]:
+        """The next records whose current revision a generation lacks."""
+        from vmem_core.stores import _generations
+
+        generations.check_page(number, limit, after)
+        found: list[Pending] = await self._store._read(
+            lambda database, _: _generations.pending(database, number, limit, after)
+        )
+        return found
+
+    async def missing(self, number: int) -> int:
+        """How many records' current revisions a generation lacks."""
+        from vmem_core.stores import _generations
+
+        generations.check_number(number)
+        found: int = await self._store._read(lambda database, _: _generations.missing(database, number))
+        return found
+
+    async def put(self, number: int, vectors: Sequence[tuple[str, int, Any]]) -> int:
+        """Store vectors of current revisions, and return how many that were."""
+        from vmem_core.stores import _generations
+
+        generations.check_number(number)
+        filling = generations.check_vectors(vectors)
+        return await self._transact(lambda database: _generations.put(database, number, filling))
+
+    async def activate(self, number: int) -> bool:
+        """Switch to a generation that lacks nothing."""
+        from vmem_core.stores import _generations
+
+        generations.check_number(number)
+        switched = await self._transact(lambda database: _generations.activate(database, number))
+        await self.active()
+        return switched
+
+    async def _transact(self, function: Callable[[Any], T]) -> T:
+        future: Future[T] = self._store._opened().transact(function)
+        return await awaited(future)
 
 
 class SqlStore:
@@ -137,6 +185,11 @@ class SqlStore:
             lambda connection, _: _transaction.replay(connection, operation, clock)
         )
         return found
+
+    async def run_imports(self, operations: Sequence[Import], *, dry_run: bool = False) -> list[str | None]:
+        """Settle and apply a batch of imports, in one transaction."""
+        reasons: list[str | None] = await awaited(self._opened().run_imports(operations, dry_run))
+        return reasons
 
     async def search(self, scope: Scope, search: Search) -> list[Found]:
         """The best hits, in order."""

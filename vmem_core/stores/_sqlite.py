@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
@@ -24,16 +24,17 @@ import aiosqlite
 from vmem_core import indexing
 from vmem_core.clock import Clock
 from vmem_core.errors import StoreUnavailableError
+from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Plan
 from vmem_core.results import Finding, Generation
 from vmem_core.store import Progress
-from vmem_core.stores import _forks, _sql, _transaction
+from vmem_core.stores import _forks, _imports, _sql, _transaction
 from vmem_core.stores._reader import Reader
 from vmem_core.stores._settings import setting
 from vmem_core.stores._sqlite_errors import translate
 from vmem_core.stores._sqlite_inspection import inspect, inspecting
-from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal, set_up, truncate_log
+from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal, set_up, transaction, truncate_log
 
 T = TypeVar("T")
 _LARGEST_GROUP: Final = 64  # operations that share a commit
@@ -214,9 +215,42 @@ class Engine:
                 raise
         return future  # also if an earlier call has taken it along after all
 
+    def run_imports(self, operations: Sequence[Import], dry_run: bool) -> Future[list[str | None]]:
+        """Queue a batch of imports: one transaction of its own."""
+
+        def commit(connection: StoreConnection) -> list[str | None]:
+            assert self._language is not None
+            texts = (text for operation in operations for text in operation.texts())
+            tokens = indexing.token_table(texts, self._language)
+            with transaction(connection):
+                reasons = _imports.run_batch(connection, operations, tokens, self.clock, dry_run=dry_run)
+                self._probe("before commit")
+            self._probe("after commit")
+            return reasons
+
+        return self.write(commit)
+
     def write(self, function: Callable[[StoreConnection], T]) -> Future[T]:
         """Queue a function on the writing connection, outside any transaction."""
         return self._writer_connection.submit(function)
+
+    def transact(self, function: Callable[[StoreConnection], T]) -> Future[T]:
+        """Queue a function on the writing connection, in a transaction of its own."""
+
+        def transaction(connection: StoreConnection) -> T:
+            connection.execute("begin immediate")
+            try:
+                result = function(connection)
+                self._probe("before commit")
+                connection.execute("commit")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("rollback")
+                raise
+            self._probe("after commit")
+            return result
+
+        return self._writer_connection.submit(transaction)
 
     def read(self, function: Callable[[StoreConnection, Reader], T]) -> Future[T]:
         """Queue a function on the reading connection, in one snapshot of the file."""

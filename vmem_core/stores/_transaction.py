@@ -209,8 +209,11 @@ def apply(connection: Database, plan: Plan, scope: Scope, loaded: Loaded, tokens
         state.generation = _start_generation(connection, *plan.starts)
     receipt = plan.receipt
     changed = state.scope_id << 32 | receipt.scope_revision
-    for write in plan.writes:
-        _write(connection, write, loaded, changed, tokens)
+    if len(plan.writes) > 1 and all(write.action == "create" for write in plan.writes):
+        create_records(connection, [(write, changed) for write in plan.writes], state, tokens, loaded.numbers)
+    else:
+        for write in plan.writes:
+            _write(connection, write, loaded, changed, tokens)
     _forget(connection, plan, loaded, changed)
     committed = to_micros(receipt.committed_at)
     request = plan.request.salt + plan.request.digest
@@ -230,16 +233,47 @@ def _start_generation(connection: Database, model: str, dims: int) -> Generation
     return Generation(number, model, dims, "active")
 
 
-def _write(connection: Database, write: Write, loaded: Loaded, changed: int, tokens: Mapping[str, bytes]) -> None:
-    record, state = write.record, loaded.state
-    if write.action == "create":
-        assert state.scope_id is not None
-        loaded.numbers[record.id] = state.scope_id << 32 | state.records
-        state.records += 1
-    number = loaded.numbers[record.id]
-    body = (number, record.revision, record.scope_revision, to_micros(record.recorded_at), _sql.record_body(record))
-    entry = connection.add_revision(body)
-    row = (
+def create_records(
+    connection: Database,
+    writes: Sequence[tuple[Write, int]],
+    state: ScopeState,
+    tokens: Mapping[str, bytes],
+    numbers: dict[str, int],
+) -> None:
+    """Write new records of one scope, a statement for all of them.
+
+    Args:
+        connection: In a transaction.
+        writes: Each with its place in the change feed: ``scope_id << 32 | scope revision``.
+        state: The scope's row; its count of records is raised.
+        tokens: The search tokens of every text.
+        numbers: Takes the number of each record.
+    """
+    assert state.scope_id is not None
+    first = state.scope_id << 32 | state.records
+    state.records += len(writes)
+    bodies = [_revision_row(first + place, write.record) for place, (write, _) in enumerate(writes)]
+    rows, vectors = [], []
+    for place, (entry, (write, changed)) in enumerate(zip(connection.add_revisions(bodies), writes, strict=True)):
+        record, number = write.record, first + place
+        numbers[record.id] = number
+        key, hashes = text_key(record.text), tokens[record.text]
+        rows.append((number, record.id, *_head_row(record, entry, changed, key, hashes)))
+        if write.vector is not None:
+            vectors.append((number, record.revision, record.revision, write.vector))
+    connection.execute_many(_sql.INSERT_NUMBERED_RECORD, rows)
+    if vectors and state.generation is not None:
+        connection.execute_many(_sql.put_vector(state.generation.number, text_changed=True), vectors)
+
+
+def _revision_row(number: int, record: Record) -> tuple[int, int, int, int, str]:
+    recorded_at = to_micros(record.recorded_at)
+    return number, record.revision, record.scope_revision, recorded_at, _sql.record_body(record)
+
+
+def _head_row(record: Record, entry: int, changed: int, key: int | None, tokens: bytes | None) -> tuple[Any, ...]:
+    """What the row of a record keeps of its current revision, after its number and id."""
+    return (
         entry,
         record.revision,
         changed,
@@ -247,10 +281,22 @@ def _write(connection: Database, write: Write, loaded: Loaded, changed: int, tok
         KIND_CODES[record.kind],
         ORIGIN_CODES[record.origin],
         expiry_micros(record),
-        text_key(record.text) if write.text_changed else None,
-        tokens[record.text] if write.text_changed else None,
-        facets(record.metadata),
+        key,
+        tokens,
+        facets(record.metadata) if record.metadata else b"",
     )
+
+
+def _write(connection: Database, write: Write, loaded: Loaded, changed: int, tokens: Mapping[str, bytes]) -> None:
+    record, state = write.record, loaded.state
+    if write.action == "create":
+        assert state.scope_id is not None
+        loaded.numbers[record.id] = state.scope_id << 32 | state.records
+        state.records += 1
+    number = loaded.numbers[record.id]
+    entry = connection.add_revision(_revision_row(number, record))
+    key, hashes = (text_key(record.text), tokens[record.text]) if write.text_changed else (None, None)
+    row = _head_row(record, entry, changed, key, hashes)
     if write.action == "create":
         connection.execute(_sql.INSERT_RECORD, (number, record.id, *row))
     else:
@@ -341,9 +387,7 @@ def replay(connection: Database, operation: Operation, clock: Clock) -> Outcome 
 
 def scopes(connection: Database) -> list[Scope]:
     """Every scope that was ever written to, in the order of their keys."""
-    return [
-        _sql.load_scope(row[0]) for row in connection.execute("select scope_key from vmem_scopes order by scope_key")
-    ]
+    return [_sql.load_scope(row[0]) for row in connection.execute(_sql.SCOPES)]
 
 
 def revisions(connection: Database, scope: Scope, wanted: Sequence[tuple[str, int]]) -> list[Kept]:

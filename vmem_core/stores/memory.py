@@ -7,6 +7,7 @@ outlives the process.
 from __future__ import annotations
 
 import threading
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 from vmem_core import sync
 from vmem_core.clock import Clock, check_clock, read_micros
 from vmem_core.errors import StoreUnavailableError
+from vmem_core.imports import Holder, Import, ScopeKnown, settle
 from vmem_core.operations import Operation
 from vmem_core.plan import (
     Head,
@@ -29,24 +31,13 @@ from vmem_core.plan import (
 from vmem_core.records import Record, Scope, check_scope
 from vmem_core.results import Finding, Generation, Receipt
 from vmem_core.store import ENGLISH, Found, Listing, Progress, Search, check_language
+from vmem_core.stores._memory_generations import GenerationRows, MemoryGenerations
 from vmem_core.stores._memory_rows import ERASED, MemoryRow, RevisionRow, ScopeRow, expired, head_of, known_of, listed
 from vmem_core.text import text_key
 from vmem_core.values import from_micros, to_micros
 
 if TYPE_CHECKING:
     from vmem_core.index import ScopeIndex
-
-
-class _Generations:
-    """The generations of an in-memory store's vectors."""
-
-    def __init__(self, store: InMemoryStore) -> None:
-        self._store = store
-
-    async def active(self) -> Generation | None:
-        """The active generation, or None if no vector was ever stored."""
-        self._store._check_open()
-        return self._store.known_generation
 
 
 class InMemoryStore:
@@ -71,13 +62,13 @@ class InMemoryStore:
         self._scopes: dict[str, ScopeRow] = {}
         self._rows: dict[str, MemoryRow] = {}
         self._entries = 0
-        self._generation: Generation | None = None
+        self._generations = GenerationRows()
         self._closed = False
 
     @property
-    def embeddings(self) -> _Generations:
+    def embeddings(self) -> MemoryGenerations:
         """The generations of its vectors."""
-        return _Generations(self)
+        return MemoryGenerations(self)
 
     @property
     def sync(self) -> sync.Facade:
@@ -105,7 +96,7 @@ class InMemoryStore:
     @property
     def known_generation(self) -> Generation | None:
         """The active generation, or None."""
-        return self._generation
+        return self._generations.active
 
     # --- writes -----------------------------------------------------------------------------------------------
 
@@ -127,6 +118,28 @@ class InMemoryStore:
             self._check_open()
             snapshot = self._snapshot(operation)
             return self._outcome(operation.decide(snapshot)) if snapshot.stored else None
+
+    async def run_imports(self, operations: Sequence[Import], *, dry_run: bool = False) -> list[str | None]:
+        """Settle and apply a batch of imports, under the lock."""
+        from vmem_core.indexing import token_table
+
+        tokens = token_table((text for one in operations for text in one.texts()), self._language)
+        with self._lock:
+            self._check_open()
+            ids = [operation.record_id for operation in operations]
+            found = [self._rows[record_id] for record_id in ids if record_id in self._rows]
+            holders = {row.record_id: Holder(row.scope.scope, row.forgotten) for row in found}
+            known = {scope: self._known(scope) for scope in {operation.scope for operation in operations}}
+            plans, reasons = settle(operations, known, holders)
+            for plan in () if dry_run else plans:
+                self._apply(plan, plan.receipt.scope, tokens)
+            return reasons
+
+    def _known(self, scope_value: Scope) -> ScopeKnown:
+        scope = self._scopes.get(scope_value.key) or ScopeRow(scope_value)
+        now = max(read_micros(self._clock), scope.last_stamp)
+        stored = ChainMap({}, scope.receipts)  # what is settled is only looked at until it is applied
+        return ScopeKnown(scope.revision, from_micros(now), stored)
 
     def _outcome(self, plan: Plan) -> Outcome:
         records = tuple(self._present(plan.receipt)) if plan.replayed else tuple(w.record for w in plan.writes)
@@ -152,7 +165,7 @@ class InMemoryStore:
             stored=scope.receipts.get(operation.operation_id),
             heads=self._heads(scope, reads, mentions),
             equals={key: self._equals(scope, key, now) for key in reads.equal_texts},
-            generation=self._generation,
+            generation=self._generations.active,
             mentions=mentions,
             processed=frozenset(scope.messages.intersection(reads.message_ids)),
         )
@@ -169,7 +182,7 @@ class InMemoryStore:
     def _apply(self, plan: Plan, scope_value: Scope, tokens: dict[str, bytes]) -> None:
         scope = self._scopes.setdefault(scope_value.key, ScopeRow(scope_value))
         if plan.starts is not None:
-            self._generation = Generation(1, *plan.starts, "active")
+            self._generations.add(*plan.starts, "active")
         for write in plan.writes:
             self._write(write, scope, tokens)
         for record_id in plan.forgets:
@@ -214,7 +227,7 @@ class InMemoryStore:
     def _forget(self, row: MemoryRow) -> None:
         row.scope.by_key[row.key].discard(row.number)
         self._redact(row.scope, set(row.mentioned_by))
-        row.forgotten, row.tokens, row.vector, row.key = True, b"", None, 0
+        row.forgotten, row.tokens, row.vector, row.key, row.prepared, row.unembeddable = True, b"", None, 0, None, 0
         row.revisions.clear()
         row.past_vectors.clear()
         row.mentioned_by.clear()
@@ -256,7 +269,7 @@ class InMemoryStore:
         if search.recorded_as_of is not None or search.at_scope_revision is not None:
             return self._search_known(state, search)
         now = max(read_micros(self._clock), state.last_stamp)
-        query = indexing.index_query(search, self._language, now, self._generation)
+        query = indexing.index_query(search, self._language, now, self._generations.active)
         ranked = indexing.rank(self._index(state), search, query)
         found = ((state.rows[hit.number].record, hit) for hit in ranked)
         return [
@@ -270,7 +283,7 @@ class InMemoryStore:
 
         now = self._known_now(state, search)
         known = [one for row in state.rows if (one := known_of(row, search)) is not None]
-        hits = indexing.search_known(known, search, self._language, now, self._generation)
+        hits = indexing.search_known(known, search, self._language, now, self._generations.active)
         return [
             Found(replace(one.record), hit.score, hit.match, hit.vector_rank, hit.lexical_rank) for one, hit in hits
         ]
@@ -289,9 +302,10 @@ class InMemoryStore:
         from vmem_core import indexing
         from vmem_core.index import Row, ScopeIndex
 
-        dims = self._generation.dims if self._generation else None
-        if state.index is None or state.index_dims != dims:
-            state.index, state.index_dims = ScopeIndex(dims), dims
+        generation = self._generations.active
+        number = generation.number if generation else None
+        if state.index is None or state.index_generation != number:
+            state.index, state.index_generation = ScopeIndex(generation.dims if generation else None), number
             state.changed = {row.number for row in state.rows}
         rows, vectors = [], {}
         for number in sorted(state.changed):
@@ -324,8 +338,8 @@ class InMemoryStore:
 
         with self._lock:
             self._check_open()
-            generations = () if self._generation is None else (self._generation,)
-            return list(diagnose(MemoryFacts(self._scopes, self._rows, generations, self._language, progress)))
+            facts = MemoryFacts(self._scopes, self._rows, self._generations.kept, self._language, progress)
+            return list(diagnose(facts))
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:
         """The current revision, unless expired, forgotten, foreign or unknown."""
