@@ -17,9 +17,9 @@ PACKAGES = [path.parent.name for path in sorted(ROOT.glob("vmem_*/__init__.py"))
 # Names that callers have been promised. They may gain company; they are never renamed or dropped without a new major.
 PROMISED = {
     "vmem_core": {
-        "Change", "Draft", "Embeddings", "EmbeddingMismatchError", "BudgetExceededError", "ForgetEvent", "ForgetResult",
-        "ForgetScopeResult", "Generation", "Hit", "InMemoryStore", "InvalidRequestError", "Limits", "Link",
-        "LocalEmbedder", "MemorySession", "Note", "OperationConflictError", "Page", "Receipt", "Record",
+        "Change", "Draft", "Embeddings", "EmbeddingMismatchError", "BudgetExceededError", "Finding", "ForgetEvent",
+        "ForgetResult", "ForgetScopeResult", "Generation", "Hit", "InMemoryStore", "InvalidRequestError", "Limits",
+        "Link", "LocalEmbedder", "MemorySession", "Note", "OperationConflictError", "Page", "Receipt", "Record",
         "RecordConflictError", "RecordNotFoundError", "ReembedResult", "RevisionConflictError", "SchemaVersionError",
         "Scope", "Source", "SqliteStore", "StoreUnavailableError", "UnsupportedError", "Usage", "VmemError",
         "WriteResult",

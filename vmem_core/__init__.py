@@ -30,6 +30,7 @@ from vmem_core.records import Draft, Link, Record, Scope, Source
 from vmem_core.resolvers import aresolve_session, check_session_source, resolve_session
 from vmem_core.results import (
     Change,
+    Finding,
     ForgetEvent,
     ForgetResult,
     ForgetScopeResult,
@@ -62,6 +63,7 @@ __all__ = [
     "EmbeddingMismatchError",
     "Embeddings",
     "ExtractionPolicy",
+    "Finding",
     "ForgetEvent",
     "ForgetResult",
     "ForgetScopeResult",

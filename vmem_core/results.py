@@ -44,6 +44,16 @@ NOTE_CODES = (
     "already_processed", "block_skipped", "truncated", "not_embedded",
 )  # fmt: skip
 
+FINDING_CODES = (
+    "change_ahead", "change_lost", "change_mismatch", "change_unknown", "file_damaged", "forget_undone",
+    "forgotten_index", "forgotten_mention", "forgotten_text", "forgotten_vector", "generation_states",
+    "generation_tables", "head_changed", "head_entry", "head_erased", "head_missing", "index_columns",
+    "mention_unknown", "orphan_rows", "receipt_digest", "receipt_missing", "receipt_not_redacted",
+    "receipt_unreadable", "record_beyond", "record_lost", "revision_above_head", "revision_gap", "revision_order",
+    "revision_unlisted", "revision_unreadable", "scope_behind", "scope_unreadable", "stamp_behind", "stamps_fall",
+    "tokenizer_old", "vector_length", "vector_past", "vector_revision", "vector_size", "vector_text",
+)  # fmt: skip
+
 
 def _check_revisions(revisions: object) -> tuple[int, ...]:
     checked = check_values(revisions, int, "revisions")
@@ -355,6 +365,33 @@ class Generation(Value):
         check_text(self.model_id, "generation.model_id")
         check_integer(self.dims, "generation.dims", least=1)
         check_choice(self.state, ("active", "pending", "retired"), "generation.state")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding(Value):
+    """Something that does not agree in a store: what ``diagnose`` answers. It holds ids and numbers, never text.
+
+    Args:
+        code: What kind of fault it is; the page on the doctor has an entry for each.
+        scope: Whose memory it concerns; None: the whole store's.
+        record_id: The record, if it is one record's.
+        operation_id: The operation, if it is one receipt's.
+        detail: The fault in words, for people.
+    """
+
+    code: str
+    scope: Scope | None = None
+    record_id: str | None = None
+    operation_id: str | None = None
+    detail: str = ""
+
+    _decoders: ClassVar[dict[str, Any]] = {"scope": single(Scope)}
+
+    def __post_init__(self) -> None:
+        check_choice(self.code, FINDING_CODES, "finding.code")
+        if self.scope is not None:
+            check_scope(self.scope, "finding.scope")
+        check_type(self.detail, str, "finding.detail")
 
 
 @dataclass(frozen=True, slots=True)

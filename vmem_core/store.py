@@ -7,7 +7,7 @@ as tests, for anyone's own store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
@@ -17,13 +17,15 @@ from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Kept, Outcome, Survey
 from vmem_core.records import Record, Scope
-from vmem_core.results import Generation, Receipt
+from vmem_core.results import Finding, Generation, Receipt
 from vmem_core.values import check_choice
 
 if TYPE_CHECKING:
     from vmem_core.sync import Facade
 
 MOST_RESULTS = 1_000
+Progress = Callable[[int, int], object]
+"""Called with how many records are done, and how many there are."""
 ENGLISH = "english"
 Fusion = Literal["rrf", "scores"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
@@ -253,6 +255,10 @@ class Store(Protocol):
 
     async def processed(self, scope: Scope, message_ids: Sequence[str]) -> frozenset[str]:
         """Those of the messages that an extraction of this scope has read."""
+        ...
+
+    async def diagnose(self, *, progress: Progress | None = None) -> list[Finding]:
+        """What does not agree in the store, from one snapshot; an empty list if all is well. Changes nothing."""
         ...
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:

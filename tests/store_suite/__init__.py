@@ -16,6 +16,7 @@ A store passes if every test does; what callers see is then the same as on the s
 
 from store_suite import (
     adding,
+    diagnosing,
     embedders,
     embedding,
     entering,
@@ -46,6 +47,7 @@ PARTS = (
     entering,
     racing,
     importing,
+    diagnosing,
 )
 _FOUND = [(name, test) for part in PARTS for name, test in vars(part).items() if name.startswith("test_")]
 if len({name for name, _ in _FOUND}) != len(_FOUND):

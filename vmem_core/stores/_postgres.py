@@ -21,6 +21,7 @@ import psycopg_pool
 import tenacity
 
 from vmem_core.clock import Clock
+from vmem_core.diagnosis import diagnose
 from vmem_core.errors import (
     InvalidRequestError,
     StoreUnavailableError,
@@ -33,9 +34,10 @@ from vmem_core.indexing import token_table
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Survey
 from vmem_core.records import Scope
-from vmem_core.results import Generation
-from vmem_core.store import Found, Search
+from vmem_core.results import Finding, Generation
+from vmem_core.store import Found, Progress, Search
 from vmem_core.stores import _imports, _sql, _transaction
+from vmem_core.stores._facts import facts_of
 from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
 from vmem_core.stores._postgres_sql import TABLES, translate
 from vmem_core.stores._postgres_vectors import slack
@@ -177,6 +179,10 @@ class PostgresEngine:
         """Queue a VACUUM of all tables: what was forgotten leaves their files."""
         return self._submit(self._vacuum)
 
+    def diagnose(self, progress: Progress | None) -> Future[list[Finding]]:
+        """Queue a look at all tables, from one snapshot; it makes none, and needs no right to write."""
+        return self._submit(lambda: self._inspect(progress))
+
     def stop(self) -> None:
         """Finish what is queued, and close the pool if it is ours. Not in a forked child."""
         if self.pid != os.getpid():
@@ -263,6 +269,13 @@ class PostgresEngine:
         with self._connect() as connection, transaction(connection, READ):
             return function(PostgresDatabase(connection, self._layout), self._reader)
 
+    def _inspect(self, progress: Progress | None) -> list[Finding]:
+        with self._connect() as connection, transaction(connection, READ):
+            tables = run(connection, "select tablename from pg_tables where schemaname = %s", (self._schema_name,))
+            names = {row[0] for row in tables if row[0].startswith("vmem_")}
+            facts = facts_of(PostgresDatabase(connection, self._layout), names, self._asked_language, progress)
+            return [] if facts is None else list(diagnose(facts))
+
     def _vacuum(self) -> None:
         self._ready()
         with self._connect() as connection:
@@ -271,6 +284,12 @@ class PostgresEngine:
             connection.commit()
             autocommit = connection.autocommit
             connection.autocommit = True
+            told: list[str | None] = []  # a table of another owner's is skipped with a warning, not with an error
+
+            def hear(notice: psycopg.errors.Diagnostic) -> None:
+                told.append(notice.severity_nonlocalized)
+
+            connection.add_notice_handler(hear)
             try:
                 rows = run(
                     connection,
@@ -280,7 +299,14 @@ class PostgresEngine:
                 for (table,) in rows:
                     run(connection, f"vacuum full {self.schema}.{table}")
             finally:
+                connection.remove_notice_handler(hear)
                 connection.autocommit = autocommit
+            if "WARNING" in told:
+                raise StoreUnavailableError(
+                    "tables were not vacuumed, so that they still hold forgotten text: this role is not their owner; "
+                    "scrub with the role that made them",
+                    retryable=False,
+                )
 
     # --- set-up -------------------------------------------------------------------------------------------------
 
@@ -321,7 +347,9 @@ class PostgresEngine:
             )
 
     def _make_tables(self, connection: Any, database: PostgresDatabase) -> None:
-        run(connection, f"create schema if not exists {self.schema}")
+        name = self.schema.replace("%%", "%")
+        if run(connection, "select to_regnamespace(%s)", (name,)).fetchone()[0] is None:
+            run(connection, f"create schema if not exists {self.schema}")  # even "if not exists" asks for the right
         for statement in TABLES:
             database.execute(statement)
         write_settings(database, self._asked_language)

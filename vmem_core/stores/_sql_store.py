@@ -19,8 +19,8 @@ from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Kept, Outcome, Survey
 from vmem_core.records import Record, Scope, check_scope
-from vmem_core.results import Generation, Receipt
-from vmem_core.store import Found, Listing, Search
+from vmem_core.results import Finding, Generation, Receipt
+from vmem_core.store import Found, Listing, Progress, Search
 from vmem_core.stores import _forks
 
 if TYPE_CHECKING:
@@ -212,6 +212,22 @@ class SqlStore:
                 connection, _transaction.load_state(connection, scope), message_ids
             )
         )
+        return found
+
+    async def diagnose(self, *, progress: Progress | None = None) -> list[Finding]:
+        """What does not agree in the store, from one snapshot; an empty list if all is well. Changes nothing.
+
+        Every row is read, in blocks: memory stays flat, and other readers and writers go on meanwhile.
+
+        Args:
+            progress: Called now and then, on another thread, with how many records were looked at and how many
+                there are.
+
+        Raises:
+            StoreUnavailableError: If the store cannot be read.
+            SchemaVersionError: If a newer library wrote it.
+        """
+        found: list[Finding] = await awaited(self._opened().diagnose(progress))
         return found
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:

@@ -27,11 +27,13 @@ from vmem_core.errors import StoreUnavailableError
 from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Plan
-from vmem_core.results import Generation
+from vmem_core.results import Finding, Generation
+from vmem_core.store import Progress
 from vmem_core.stores import _forks, _imports, _sql, _transaction
 from vmem_core.stores._reader import Reader
 from vmem_core.stores._settings import setting
 from vmem_core.stores._sqlite_errors import translate
+from vmem_core.stores._sqlite_inspection import inspect, inspecting
 from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal, set_up, transaction, truncate_log
 
 T = TypeVar("T")
@@ -130,10 +132,11 @@ class _Connection(aiosqlite.Connection):
         assert self._closed is not None
         # stop() from the thread itself finds no event loop there, so it leaves none to be called back.
         self.stop()
-        self._close()
+        self.let_go()
         self._closed.set_result(None)
 
-    def _close(self) -> None:
+    def let_go(self) -> None:
+        """Close the file until the next function needs it. Only from its own thread."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -143,7 +146,7 @@ class _Connection(aiosqlite.Connection):
         held = threading.Event()
 
         def keep_still() -> None:
-            self._close()
+            self.let_go()
             held.set()
             release.wait()
 
@@ -196,6 +199,7 @@ class Engine:
         self._scrub_owed = True  # whoever had the file before may have died between a forget and its scrub
         self._writer_connection = _Connection(self._open_writer)
         self._reader_connection = _Connection(self._open_reader)
+        self._inspectors: tuple[_Connection, ...] = ()
         _forks.watch_engine(self)
 
     # --- from any thread --------------------------------------------------------------------------------------
@@ -261,20 +265,35 @@ class Engine:
 
         return self._reader_connection.submit(snapshot)
 
+    def diagnose(self, progress: Progress | None) -> Future[list[Finding]]:
+        """Queue a look at the whole file, on a thread of its own, so that other reads need not wait for it."""
+        with _forks.MAKING:
+            if not self._inspectors:
+                self._inspectors = (_Connection(lambda: inspecting(self.path, self.busy_timeout)),)
+        (inspector,) = self._inspectors
+
+        def look(connection: StoreConnection) -> list[Finding]:
+            try:
+                return inspect(connection, self.asked_language, progress)
+            finally:
+                inspector.let_go()
+
+        return inspector.submit(look)
+
     @property
-    def connections(self) -> tuple[_Connection, _Connection]:
-        """The one that reads, which needs the other to open, and the one that writes."""
-        return self._reader_connection, self._writer_connection
+    def connections(self) -> tuple[_Connection, ...]:
+        """The one that looks at the whole file, if any; the one that reads, and the one that writes."""
+        return *self._inspectors, self._reader_connection, self._writer_connection
 
     def hold(self, release: threading.Event) -> None:
-        """Close the file once what is queued is done, and keep both threads still until the event."""
+        """Close the file once what is queued is done, and keep the threads still until the event."""
         for connection in self.connections:
             # A fork on one of these very threads cannot wait for them.
             if not any(one.is_current for one in self.connections):
                 connection.hold(release)
 
     def stop(self) -> None:
-        """Run what is queued, close both connections, end both threads. Not in a forked child, which has neither."""
+        """Run what is queued, close the connections, end their threads. Not in a forked child, which has none."""
         if self.pid != os.getpid():
             return
         connections = self.connections

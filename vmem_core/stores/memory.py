@@ -29,8 +29,8 @@ from vmem_core.plan import (
     Write,
 )
 from vmem_core.records import Record, Scope, check_scope
-from vmem_core.results import Generation, Receipt
-from vmem_core.store import ENGLISH, Found, Listing, Search, check_language
+from vmem_core.results import Finding, Generation, Receipt
+from vmem_core.store import ENGLISH, Found, Listing, Progress, Search, check_language
 from vmem_core.stores._memory_generations import GenerationRows, MemoryGenerations
 from vmem_core.stores._memory_rows import ERASED, MemoryRow, RevisionRow, ScopeRow, expired, head_of, known_of, listed
 from vmem_core.text import text_key
@@ -227,7 +227,7 @@ class InMemoryStore:
     def _forget(self, row: MemoryRow) -> None:
         row.scope.by_key[row.key].discard(row.number)
         self._redact(row.scope, set(row.mentioned_by))
-        row.forgotten, row.tokens, row.vector, row.key, row.prepared = True, b"", None, 0, None
+        row.forgotten, row.tokens, row.vector, row.key, row.prepared, row.unembeddable = True, b"", None, 0, None, 0
         row.revisions.clear()
         row.past_vectors.clear()
         row.mentioned_by.clear()
@@ -330,6 +330,16 @@ class InMemoryStore:
         self._check_open()
         row = self._rows.get(record_id)
         return row if row is not None and row.scope.scope == scope else None
+
+    async def diagnose(self, *, progress: Progress | None = None) -> list[Finding]:
+        """What does not agree in the store; an empty list if all is well. Changes nothing."""
+        from vmem_core.diagnosis import diagnose
+        from vmem_core.stores._memory_facts import MemoryFacts
+
+        with self._lock:
+            self._check_open()
+            facts = MemoryFacts(self._scopes, self._rows, self._generations.kept, self._language, progress)
+            return list(diagnose(facts))
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:
         """The current revision, unless expired, forgotten, foreign or unknown."""
