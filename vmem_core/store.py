@@ -218,6 +218,31 @@ class Store(Protocol):
         """Every scope that was ever written to, in the order of their keys."""
         ...
 
+    async def prune_history(self, older_than: datetime, scope: Scope | None = None, *, dry_run: bool = False) -> int:
+        """Delete past revisions, recorded before a cutoff, of records that are retracted or expired.
+
+        Args:
+            older_than: The cutoff, exclusive.
+            scope: Only of this scope; None: of all.
+            dry_run: Whether they are only counted.
+
+        Returns:
+            How many revisions. Current revisions, receipts, tombstones and scope revisions stay as they are.
+        """
+        ...
+
+    async def prune_operations(self, older_than: datetime, *, dry_run: bool = False) -> int:
+        """Delete receipts committed before a cutoff; their operation ids apply again, which the log warns of.
+
+        Args:
+            older_than: The cutoff, exclusive.
+            dry_run: Whether they are only counted.
+
+        Returns:
+            How many receipts. Records, tombstones and scope revisions stay as they are.
+        """
+        ...
+
     async def scrub(self) -> None:
         """Leave no byte of forgotten text in any file of the store."""
         ...

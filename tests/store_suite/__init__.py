@@ -22,6 +22,7 @@ from store_suite import (
     forgetting,
     importing,
     knowing_then,
+    pruning,
     racing,
     reading,
     recalling,
@@ -42,6 +43,7 @@ PARTS = (
     entering,
     racing,
     importing,
+    pruning,
 )
 _FOUND = [(name, test) for part in PARTS for name, test in vars(part).items() if name.startswith("test_")]
 if len({name for name, _ in _FOUND}) != len(_FOUND):

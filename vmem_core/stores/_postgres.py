@@ -208,6 +208,14 @@ class PostgresEngine:
         """Queue a batch of imports: one transaction, run again while others get in its way."""
         return self._submit(lambda: self._commit_imports(operations, dry_run))
 
+    def change(self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T]) -> Future[T]:
+        """Queue a function that writes in one transaction, with the scopes held."""
+        return self._submit(lambda: self._change(scopes, function))
+
+    def scrub_soon(self) -> Future[None]:
+        """Nothing to do: old rows wait for VACUUM, which ``scrub`` runs."""
+        return self._submit(lambda: None)
+
     def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
         """Queue a function that reads one snapshot of the database."""
         return self._submit(lambda: self._snapshot(function))
@@ -281,23 +289,26 @@ class PostgresEngine:
         self._ready()
         assert self._language is not None
         tokens = token_table((text for operation in operations for text in operation.texts()), self._language)
+        return self._change(
+            [operation.scope for operation in operations],
+            lambda database: _imports.run_batch(database, operations, tokens, self._clock, dry_run=dry_run),
+            undo=dry_run,
+        )
+
+    def _change(self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], *, undo: bool = False) -> T:
+        self._ready()
         for attempt in _attempts():
             with attempt:
-                return self._transact_imports(operations, tokens, dry_run)
+                with self._connect() as connection, connection.transaction(force_rollback=undo):
+                    database = PostgresDatabase(connection, self.schema, self._own_clock)
+                    # Always in one order, so that two that lock several scopes never wait for each other.
+                    for key in sorted({scope.key for scope in scopes}):
+                        database.lock(key)
+                    done = function(database)
+                    self._probe("before commit")
+                self._probe("after commit")
+                return done
         raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def _transact_imports(
-        self, operations: Sequence[Import], tokens: dict[str, bytes], dry_run: bool
-    ) -> list[str | None]:
-        with self._connect() as connection, connection.transaction(force_rollback=dry_run):
-            database = PostgresDatabase(connection, self.schema, self._own_clock)
-            # Always in one order, so that two imports never wait for each other.
-            for key in sorted({operation.scope.key for operation in operations}):
-                database.lock(key)
-            reasons = _imports.run_batch(database, operations, tokens, self._clock, dry_run=dry_run)
-            self._probe("before commit")
-        self._probe("after commit")
-        return reasons
 
     def _snapshot(self, function: Callable[[PostgresDatabase, Reader], T]) -> T:
         self._ready()

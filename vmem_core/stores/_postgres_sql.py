@@ -48,6 +48,7 @@ TABLES: Final = (
 # old row waits for VACUUM, which scrub() runs.
 _OWN: Final = {
     _sql.LOAD: _sql.LOAD.replace("r.request, r.body, null", f"r.request, r.body, {_DATABASE_TIME}"),
+    _sql.OVERWRITE_REVISION: "update vmem_revisions set body = '' where entry = ?",
     _sql.OVERWRITE_TEXT: "update vmem_revisions set body = '' where number = ?",
     _sql.EMPTY_RECORD: _sql.EMPTY_RECORD.replace(
         "tokens = x'', facets = x''", "tokens = ''::bytea, facets = ''::bytea"

@@ -127,7 +127,19 @@ SET_SETTING: Final = "update vmem_store set value = ? where name = ?"
 DROP_HUSKS: Final = "delete from vmem_revisions where number in (select number from vmem_records where state = -1)"
 
 # A scope is locked by its row: one in which all was refused has a row and no revision.
-SCOPES: Final = "select scope_key from vmem_scopes where revision > 0 order by scope_key"
+SCOPES: Final = "select scope_key from vmem_scopes where revision > 0"
+# Only what is older than the cutoff is looked at; whether it goes is not decided here.
+PAST_REVISIONS: Final = """select v.entry, v.number, v.revision, v.recorded_at, r.revision, r.state, r.expires_at
+  from vmem_revisions v join vmem_records r on r.number = v.number
+  where v.number between ? and ? and (v.number, v.revision) > (?, ?) and v.recorded_at < ? and r.state >= 0
+    and v.entry <> r.entry and substr(v.body, 1, 1) = '{'
+  order by v.number, v.revision limit ?"""
+OVERWRITE_REVISION: Final = """update vmem_revisions set body = cast(zeroblob(length(cast(body as blob))) as text)
+  where entry = ?"""
+COUNT_OLD_RECEIPTS: Final = "select count(*) from vmem_receipts where number between ? and ? and committed_at < ?"
+DELETE_OLD_MENTIONS: Final = """delete from vmem_mentions where receipt in
+  (select number from vmem_receipts where number between ? and ? and committed_at < ?)"""
+DELETE_OLD_RECEIPTS: Final = "delete from vmem_receipts where number between ? and ? and committed_at < ?"
 COUNT: Final = """select count(*) from vmem_records where number between ? and ? and state = 1
   and (expires_at is null or expires_at > ?)"""
 LIST: Final = f"""select {_HEAD_COLUMNS} from vmem_records r join vmem_revisions v on v.entry = r.entry
@@ -196,6 +208,11 @@ def forget_vectors(generation: int) -> tuple[str, str]:
         f"delete from {vectors_table(generation)} where number = ?",
         f"delete from {past_vectors_table(generation)} where number = ?",
     )
+
+
+def prune_vectors(generation: int) -> str:
+    """The statement that deletes the vectors a record had up to a revision: number, revision."""
+    return f"delete from {past_vectors_table(generation)} where number = ? and revision <= ?"
 
 
 def known_vectors(generation: int) -> str:

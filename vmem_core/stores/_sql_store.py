@@ -21,6 +21,7 @@ from vmem_core.records import Record, Scope, check_scope
 from vmem_core.results import Generation, Receipt
 from vmem_core.store import Found, Listing, Search
 from vmem_core.stores import _forks
+from vmem_core.stores._upkeep import Upkeep
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -41,7 +42,7 @@ class SqlGenerations:
         return found
 
 
-class SqlStore:
+class SqlStore(Upkeep):
     """The verbs of both SQL stores.
 
     Args:
@@ -113,6 +114,12 @@ class SqlStore:
 
     async def _read(self, function: Callable[[Any, Any], Any]) -> Any:
         return await awaited(self._opened().read(function))
+
+    async def _change(self, scope: Scope, function: Callable[[Any], Any]) -> Any:
+        return await awaited(self._opened().change([scope], function))
+
+    async def _pruned(self) -> None:
+        await awaited(self._opened().scrub_soon())
 
     async def close(self) -> None:
         """Finish what is queued and let go of files and connections; calling it again does nothing."""

@@ -27,6 +27,7 @@ from vmem_core.errors import StoreUnavailableError
 from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Plan
+from vmem_core.records import Scope
 from vmem_core.results import Generation
 from vmem_core.stores import _forks, _imports, _sql, _transaction
 from vmem_core.stores._reader import Reader
@@ -225,6 +226,23 @@ class Engine:
             return reasons
 
         return self.write(commit)
+
+    def change(self, scopes: Sequence[Scope], function: Callable[[StoreConnection], T]) -> Future[T]:
+        """Queue a function that writes in one transaction; on SQLite it holds every scope."""
+
+        def commit(connection: StoreConnection) -> T:
+            with transaction(connection):
+                return function(connection)
+
+        return self.write(commit)
+
+    def scrub_soon(self) -> Future[None]:
+        """Cut the log, now or after a later operation: what was overwritten is still in it."""
+
+        def cut(connection: StoreConnection) -> None:
+            self._scrub_owed = not truncate_log(connection)
+
+        return self.write(cut)
 
     def write(self, function: Callable[[StoreConnection], T]) -> Future[T]:
         """Queue a function on the writing connection, outside any transaction."""

@@ -388,7 +388,8 @@ def replay(connection: Database, operation: Operation, clock: Clock) -> Outcome 
 
 def scopes(connection: Database) -> list[Scope]:
     """Every scope that was ever written to, in the order of their keys."""
-    return [_sql.load_scope(row[0]) for row in connection.execute(_sql.SCOPES)]
+    # Sorted here: a database's own order of texts depends on its locale.
+    return [_sql.load_scope(key) for key in sorted(row[0] for row in connection.execute(_sql.SCOPES))]
 
 
 def revisions(connection: Database, scope: Scope, wanted: Sequence[tuple[str, int]]) -> list[Kept]:
