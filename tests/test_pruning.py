@@ -12,7 +12,7 @@ from sqlite_fakes import SEARCHER, Disk, look, needle
 from test_tracing import of, provider, spans, told  # noqa: F401 - fixtures
 
 from vmem_core import ImportResult, InMemoryStore, LegacyRecord, Scope, SqliteStore, import_legacy
-from vmem_core.stores import _upkeep
+from vmem_core.stores import _pruning
 
 FAR = START + timedelta(days=365)
 
@@ -21,7 +21,7 @@ FAR = START + timedelta(days=365)
 async def test_every_page_of_past_revisions_is_pruned(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, page: int
 ) -> None:
-    monkeypatch.setattr(_upkeep, "_PAGE", page)
+    monkeypatch.setattr(_pruning, "_PAGE", page)
     async with SqliteStore(tmp_path / "memory.db", clock=clock) as store:
         memory = open_memory(store)
         for name in "abcd":

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from vmem_core.plan import Head, Reads, StoredReceipt, StoredRequest, Written
 from vmem_core.records import Record, Scope
-from vmem_core.retention import PastRevision, is_old, is_prunable
 from vmem_core.store import Listing, Search
 from vmem_core.values import to_micros
 
@@ -124,32 +123,3 @@ def known_of(row: MemoryRow, search: Search) -> Known | None:
     if known is None or known.record is None:
         return None
     return Known(row.number, known.entry, known.record, row.vector_of(known.record.revision))
-
-
-def prune_rows(scope: ScopeRow, cutoff: int, now: int, *, dry_run: bool) -> int:
-    """Prune past revisions of a scope's records; returns how many there are."""
-    count = 0
-    for row in scope.rows:
-        record = row.record
-        if record is None:
-            continue
-        expires = None if record.expires_at is None else to_micros(record.expires_at)
-        active, last = record.status == "active", 0
-        for number, one in enumerate(row.revisions, 1):
-            past = PastRevision(number, one.recorded_at, record.revision, active, expires)
-            if one.record is not None and is_prunable(past, cutoff, now):
-                count, last = count + 1, number
-                if not dry_run:
-                    row.revisions[number - 1] = RevisionRow(one.entry, None, one.scope_revision, one.recorded_at)
-        if not dry_run:
-            row.past_vectors = [vector for vector in row.past_vectors if vector[1] > last]
-    return count
-
-
-def prune_receipts(scope: ScopeRow, cutoff: int, *, dry_run: bool) -> int:
-    """Delete old receipts of a scope; returns how many there are."""
-    old = [name for name, stored in scope.receipts.items() if is_old(to_micros(stored.receipt.committed_at), cutoff)]
-    for name in () if dry_run else old:
-        del scope.receipts[name]
-        scope.mentions.pop(name, None)
-    return len(old)

@@ -10,14 +10,12 @@ import threading
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
-from vmem_core import sync, tracing
+from vmem_core import sync
 from vmem_core.clock import Clock, check_clock, read_micros
 from vmem_core.errors import StoreUnavailableError
 from vmem_core.imports import Holder, Import, ScopeKnown, settle
-from vmem_core.logs import log
 from vmem_core.operations import Operation
 from vmem_core.plan import (
     Head,
@@ -32,7 +30,6 @@ from vmem_core.plan import (
 )
 from vmem_core.records import Record, Scope, check_scope
 from vmem_core.results import Generation, Receipt
-from vmem_core.retention import check_cutoff, warning
 from vmem_core.store import ENGLISH, Found, Listing, Search, check_language
 from vmem_core.stores._memory_rows import (
     ERASED,
@@ -43,9 +40,8 @@ from vmem_core.stores._memory_rows import (
     head_of,
     known_of,
     listed,
-    prune_receipts,
-    prune_rows,
 )
+from vmem_core.stores._memory_upkeep import MemoryUpkeep
 from vmem_core.text import text_key
 from vmem_core.values import from_micros, to_micros
 
@@ -65,7 +61,7 @@ class _Generations:
         return self._store.known_generation
 
 
-class InMemoryStore:
+class InMemoryStore(MemoryUpkeep):
     """A store that lives and dies with the process.
 
     Args:
@@ -262,31 +258,6 @@ class InMemoryStore:
         for operation_id, stored in scope.receipts.items() if revisions else ():
             if stored.receipt.scope_revision in revisions:
                 scope.receipts[operation_id] = StoredReceipt(replace(stored.receipt, redacted=True), ERASED)
-
-    async def prune_history(self, older_than: datetime, scope: Scope | None = None, *, dry_run: bool = False) -> int:
-        """Delete past revisions, recorded before a cutoff, of records that are retracted or expired."""
-        cutoff = check_cutoff(older_than)
-        wanted = None if scope is None else check_scope(scope).key
-        with tracing.span("prune_history") as span, self._lock:
-            self._check_open()
-            count = 0
-            for key, state in self._scopes.items():
-                if wanted in (None, key):
-                    now = max(read_micros(self._clock), state.last_stamp)
-                    count += prune_rows(state, cutoff, now, dry_run=dry_run)
-            span.record(records=count)
-            return count
-
-    async def prune_operations(self, older_than: datetime, *, dry_run: bool = False) -> int:
-        """Delete receipts committed before a cutoff; their operation ids apply again, which the log warns of."""
-        cutoff = check_cutoff(older_than)
-        with tracing.span("prune_operations") as span, self._lock:
-            self._check_open()
-            count = sum(prune_receipts(state, cutoff, dry_run=dry_run) for state in self._scopes.values())
-            span.record(records=count)
-        if count and not dry_run:
-            log().warning("%s", warning(count, older_than))
-        return count
 
     async def scrub(self) -> None:
         """Nothing to do: forgotten text is gone from memory with the forget."""
