@@ -15,6 +15,7 @@ from vmem_core.errors import (
     UnsupportedError,
     VmemError,
 )
+from vmem_core.exports import export_jsonl, import_jsonl
 from vmem_core.ledger import Totals, UsageLedger, genai_prices_source
 from vmem_core.legacy.importing import import_legacy
 from vmem_core.legacy.items import from_items
@@ -98,11 +99,13 @@ __all__ = [
     "VmemError",
     "WriteResult",
     "accounted",
+    "export_jsonl",
     "from_items",
     "from_jsonl",
     "from_langgraph_store",
     "from_mem0",
     "genai_prices_source",
+    "import_jsonl",
     "import_legacy",
     "mend_string",
     "run_sync",

@@ -7,7 +7,7 @@ as tests, for anyone's own store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Kept, Outcome, Survey
+from vmem_core.portable import Header, Part
 from vmem_core.records import Record, Scope
 from vmem_core.results import Generation, Receipt
 from vmem_core.values import check_choice
@@ -240,6 +241,19 @@ class Store(Protocol):
 
         Returns:
             How many receipts. Records, tombstones and scope revisions stay as they are.
+        """
+        ...
+
+    def dump(self, scope: Scope) -> AsyncGenerator[Header | Sequence[Part], None]:
+        """A scope's whole history from one snapshot: its header, then its parts in order, in blocks."""
+        ...
+
+    async def restore(self, header: Header, blocks: AsyncIterator[Sequence[Part]]) -> None:
+        """Write a dumped scope in one transaction, which ends once ``blocks`` has ended; its error undoes all.
+
+        Raises:
+            InvalidRequestError: If the scope was written to before.
+            RecordConflictError: If an id is held or was forgotten in the store.
         """
         ...
 

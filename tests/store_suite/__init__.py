@@ -19,6 +19,7 @@ from store_suite import (
     embedders,
     embedding,
     entering,
+    exporting,
     forgetting,
     importing,
     knowing_then,
@@ -44,6 +45,7 @@ PARTS = (
     racing,
     importing,
     pruning,
+    exporting,
 )
 _FOUND = [(name, test) for part in PARTS for name, test in vars(part).items() if name.startswith("test_")]
 if len({name for name, _ in _FOUND}) != len(_FOUND):

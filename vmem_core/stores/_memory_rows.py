@@ -45,6 +45,7 @@ class MemoryRow:
     scope: ScopeRow
     revisions: list[RevisionRow] = field(default_factory=list)
     forgotten: bool = False
+    forgotten_at: int = 0  # the scope revision of the forget
     key: int = 0
     tokens: bytes = b""
     vector: bytes | None = None

@@ -1,28 +1,36 @@
-"""Retention in the in-memory store.
+"""What an owner does with the in-memory store now and then: prune it, take a scope out of it, put one in.
 
-Owns the verbs that prune, and what they do to rows. Does not own what may go (``vmem_core/retention.py``) or the rows
+Owns these verbs, and what they do to rows. Does not own what may go (``vmem_core/retention.py``) or the rows
 (``_memory_rows.py``).
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from vmem_core import tracing
 from vmem_core.clock import Clock, read_micros
+from vmem_core.errors import RecordConflictError
 from vmem_core.logs import log
+from vmem_core.portable import Header, MessagePart, Part, ReceiptPart, RecordPart, RevisionPart, not_empty
 from vmem_core.records import Scope, check_scope
 from vmem_core.retention import PastRevision, check_cutoff, is_old, is_prunable, warning
-from vmem_core.stores._memory_rows import RevisionRow, ScopeRow
+from vmem_core.stores._memory_rows import MemoryRow, RevisionRow, ScopeRow
+from vmem_core.text import text_key
 from vmem_core.values import to_micros
 
 
 class MemoryUpkeep:
-    """The verbs of retention, on the dicts of the in-memory store."""
+    """The verbs of upkeep, on the dicts of the in-memory store."""
 
     _clock: Clock
+    _entries: int
+    _language: str
     _lock: threading.Lock
+    _rows: dict[str, MemoryRow]
     _scopes: dict[str, ScopeRow]
 
     def _check_open(self) -> None:
@@ -52,6 +60,80 @@ class MemoryUpkeep:
         if count and not dry_run:
             log().warning("%s", warning(count, older_than))
         return count
+
+    async def dump(self, scope: Scope) -> AsyncGenerator[Header | Sequence[Part], None]:
+        """A scope's whole history from one moment: its header, then its parts in order."""
+        check_scope(scope)
+        with self._lock:
+            self._check_open()
+            state = self._scopes.get(scope.key) or ScopeRow(scope)
+            parts = list(_parts(state))
+        counts = Counter(type(part) for part in parts)
+        kinds = (RecordPart, RevisionPart, ReceiptPart, MessagePart)
+        yield Header(scope, state.revision, state.last_stamp, *(counts[kind] for kind in kinds))
+        yield parts
+
+    async def restore(self, header: Header, blocks: AsyncIterator[Sequence[Part]]) -> None:
+        """Write a dumped scope at once, when ``blocks`` has ended."""
+        from vmem_core.indexing import token_bytes
+
+        parts = [part for block in [block async for block in blocks] for part in block]
+        texts = {part.record.text for part in parts if isinstance(part, RevisionPart) and part.record is not None}
+        tokens = {text: token_bytes(text, self._language) for text in texts}
+        with self._lock:
+            self._check_open()
+            if (there := self._scopes.get(header.scope.key)) is not None:
+                raise not_empty(there.revision)
+            made = ScopeRow(header.scope, header.scope_revision, header.last_stamp)
+            for part in parts:
+                if isinstance(part, RecordPart) and part.record_id in self._rows:
+                    raise RecordConflictError(part.record_id)
+                self._entries += isinstance(part, RevisionPart)
+                _restore_part(made, part, self._entries, tokens)
+            self._rows.update((row.record_id, row) for row in made.rows)
+            if made.revision:
+                self._scopes[header.scope.key] = made
+
+
+def _parts(state: ScopeRow) -> Iterator[Part]:
+    """All of a scope, in the order of an export."""
+    for row in state.rows:
+        yield RecordPart(row.record_id, row.forgotten_at if row.forgotten else None)
+    written = [(one, row, number) for row in state.rows for number, one in enumerate(row.revisions, 1)]
+    for one, row, number in sorted(written, key=lambda item: item[0].entry):
+        current = number == len(row.revisions)
+        yield RevisionPart(row.number, number, one.scope_revision, one.recorded_at, current, one.record)
+    numbers = {row.record_id: row.number for row in state.rows}
+    for stored in sorted(state.receipts.values(), key=lambda stored: stored.receipt.scope_revision):
+        met = state.mentions.get(stored.receipt.operation_id, ())
+        alive = sorted(numbers[record_id] for record_id in met if not state.rows[numbers[record_id]].forgotten)
+        yield ReceiptPart(stored, tuple(alive))
+    for message_id in sorted(state.messages):
+        yield MessagePart(message_id)
+
+
+def _restore_part(scope: ScopeRow, part: Part, entry: int, tokens: Mapping[str, bytes]) -> None:
+    """Write one part into a scope that nobody else sees yet."""
+    if isinstance(part, RecordPart):
+        row = MemoryRow(len(scope.rows), part.record_id, scope, forgotten=part.forgotten_at is not None)
+        row.forgotten_at = part.forgotten_at or 0
+        scope.rows.append(row)
+        scope.changed.add(row.number)
+    elif isinstance(part, RevisionPart):
+        row = scope.rows[part.place]
+        row.revisions.append(RevisionRow(entry, part.record, part.scope_revision, part.recorded_at))
+        if part.current and part.record is not None:
+            row.key, row.tokens = text_key(part.record.text), tokens[part.record.text]
+            scope.by_key[row.key].add(row.number)
+    elif isinstance(part, ReceiptPart):
+        receipt = part.stored.receipt
+        scope.receipts[receipt.operation_id] = part.stored
+        if part.mentions:
+            scope.mentions[receipt.operation_id] = tuple(scope.rows[place].record_id for place in part.mentions)
+            for place in part.mentions:
+                scope.rows[place].mentioned_by.append(receipt.scope_revision)
+    else:
+        scope.messages.add(part.message_id)
 
 
 def prune_rows(scope: ScopeRow, cutoff: int, now: int, *, dry_run: bool) -> int:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -216,6 +216,33 @@ class PostgresEngine:
         """Nothing to do: old rows wait for VACUUM, which ``scrub`` runs."""
         return self._submit(lambda: None)
 
+    @property
+    def language(self) -> str:
+        """The language of the search tokens, once the database was reached."""
+        assert self._language is not None
+        return self._language
+
+    def meaning(self, error: BaseException) -> BaseException:
+        """Our error for one of the driver's."""
+        return meaning_of(error)
+
+    @contextmanager
+    def snapshot_apart(self) -> Iterator[PostgresDatabase]:
+        """A connection of the pool in one snapshot of the database, for many reads."""
+        self._ready()
+        with self._connect() as connection, connection.transaction():
+            _execute(connection, "set transaction isolation level repeatable read, read only")
+            yield PostgresDatabase(connection, self.schema, self._own_clock)
+
+    @contextmanager
+    def transaction_apart(self, scope: Scope) -> Iterator[PostgresDatabase]:
+        """A connection of the pool in one transaction that holds a scope, for many writes."""
+        self._ready()
+        with self._connect() as connection, connection.transaction():
+            database = PostgresDatabase(connection, self.schema, self._own_clock)
+            database.lock(scope.key)
+            yield database
+
     def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
         """Queue a function that reads one snapshot of the database."""
         return self._submit(lambda: self._snapshot(function))
@@ -311,11 +338,9 @@ class PostgresEngine:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _snapshot(self, function: Callable[[PostgresDatabase, Reader], T]) -> T:
-        self._ready()
-        assert self._reader is not None
-        with self._connect() as connection, connection.transaction():
-            _execute(connection, "set transaction isolation level repeatable read, read only")
-            return function(PostgresDatabase(connection, self.schema, self._own_clock), self._reader)
+        with self.snapshot_apart() as database:
+            assert self._reader is not None
+            return function(database, self._reader)
 
     def _vacuum(self) -> None:
         self._ready()

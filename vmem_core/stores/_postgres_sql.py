@@ -55,6 +55,9 @@ _OWN: Final = {
     ),
     _sql.REDACT_RECEIPT: f"""update vmem_receipts set redacted = 1, request = '\\x{_sql.ERASED.hex()}'::bytea
       where number = ?""",
+    # By code point, whatever the database's locale.
+    _sql.DUMP_MESSAGES: """select message_id from vmem_messages where scope_id = ? and message_id collate "C" > ?
+      order by message_id collate "C" limit ?""",
     _sql.LAST_STAMP: _sql.LAST_STAMP.replace("select max(\n", "select greatest(\n"),
     _sql.INSERT_RECEIPT: """insert into vmem_receipts(number, scope_id, operation_id, committed_at, redacted, request,
       body) values(?, ?, ?, ?, 0, ?, ?)""",

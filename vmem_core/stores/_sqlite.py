@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final, NamedTuple, TypeVar
@@ -243,6 +244,39 @@ class Engine:
             self._scrub_owed = not truncate_log(connection)
 
         return self.write(cut)
+
+    @property
+    def language(self) -> str:
+        """The language of the search tokens, once the file was opened."""
+        assert self._language is not None
+        return self._language
+
+    def meaning(self, error: BaseException) -> BaseException:
+        """Our error for one of the driver's."""
+        return translate(error)
+
+    @contextmanager
+    def snapshot_apart(self) -> Iterator[StoreConnection]:
+        """A connection of its own in one snapshot of the file, for many reads; not from the writer's thread."""
+        with self._apart() as connection:
+            connection.execute("pragma query_only = on")
+            connection.execute("begin")
+            yield connection
+
+    @contextmanager
+    def transaction_apart(self, scope: Scope) -> Iterator[StoreConnection]:
+        """A connection of its own in one transaction, for many writes; on SQLite it holds every scope."""
+        with self._apart() as connection, transaction(connection):
+            yield connection
+
+    @contextmanager
+    def _apart(self) -> Iterator[StoreConnection]:
+        self._writer_connection.submit(lambda connection: None).result()  # makes and checks the tables
+        connection = connect(self.path, self.busy_timeout)
+        try:
+            yield connection
+        finally:
+            connection.close()
 
     def write(self, function: Callable[[StoreConnection], T]) -> Future[T]:
         """Queue a function on the writing connection, outside any transaction."""

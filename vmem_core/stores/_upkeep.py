@@ -1,13 +1,13 @@
-"""Retention on a SQL store: past revisions and receipts that the owner does not keep any longer.
+"""What an owner does with a SQL store now and then: prune it, take a scope out of it, put one in.
 
-Owns the verbs that prune: scope by scope, page by page, each page a transaction of its own that holds the scope, so
-that a record which somebody revises meanwhile is judged as it is then. Does not own the statements (``_pruning.py``) or
-what may go (``vmem_core/retention.py``).
+Owns the verbs. A prune goes scope by scope, page by page, each page a transaction of its own that holds the scope, so
+that a record which somebody revises meanwhile is judged as it is then. Does not own the statements (``_pruning.py``,
+``_dump.py``) or what may go (``vmem_core/retention.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from vmem_core import tracing
 from vmem_core.clock import Clock
 from vmem_core.logs import log
+from vmem_core.portable import Header, Part
 from vmem_core.records import Scope, check_scope
 from vmem_core.retention import check_cutoff, warning
 from vmem_core.stores._database import Database
@@ -31,6 +32,10 @@ class Upkeep:
 
     async def _pruned(self) -> None:
         """Let what was overwritten leave the files too, as far as that can be done now."""
+        raise NotImplementedError
+
+    def _opened(self) -> Any:
+        """The engine of this process."""
         raise NotImplementedError
 
     async def scopes(self) -> Sequence[Scope]:
@@ -95,3 +100,27 @@ class Upkeep:
     async def _those(self, scope: Scope | None) -> Sequence[Scope]:
         asked = None if scope is None else check_scope(scope)
         return [one for one in await self.scopes() if asked in (None, one)]
+
+    async def dump(self, scope: Scope) -> AsyncGenerator[Any, None]:
+        """A scope's whole history from one snapshot: its header, then its parts in order, in blocks."""
+        from vmem_core.stores import _dump
+        from vmem_core.stores._steps import steps
+
+        check_scope(scope)
+        engine = self._opened()
+        async with steps(engine.snapshot_apart(), engine.meaning) as (database, run):
+            parts = _dump.read_scope(database, scope)
+            while (block := await run(next, parts, None)) is not None:
+                yield block
+
+    async def restore(self, header: Header, blocks: AsyncIterator[Sequence[Part]]) -> None:
+        """Write a dumped scope in one transaction, which ends once ``blocks`` has ended; its error undoes all."""
+        from vmem_core.stores import _dump
+        from vmem_core.stores._steps import steps
+
+        engine = self._opened()
+        async with steps(engine.transaction_apart(header.scope), engine.meaning) as (database, run):
+            restoring = await run(_dump.Restore, database, header, engine.language)
+            async for block in blocks:
+                await run(restoring.write, block)
+            await run(restoring.finish)

@@ -207,7 +207,7 @@ class InMemoryStore(MemoryUpkeep):
         for write in plan.writes:
             self._write(write, scope, tokens)
         for record_id in plan.forgets:
-            self._forget(self._rows[record_id])
+            self._forget(self._rows[record_id], plan.receipt.scope_revision)
         for record_id in plan.mentions:
             self._rows[record_id].mentioned_by.append(plan.receipt.scope_revision)
         scope.messages.update(plan.messages)
@@ -245,10 +245,11 @@ class InMemoryStore(MemoryUpkeep):
             row.vector_since = write.record.revision if row.vector is None else row.vector_since
             row.vector = write.vector
 
-    def _forget(self, row: MemoryRow) -> None:
+    def _forget(self, row: MemoryRow, at: int) -> None:
         row.scope.by_key[row.key].discard(row.number)
         self._redact(row.scope, set(row.mentioned_by))
         row.forgotten, row.tokens, row.vector, row.key = True, b"", None, 0
+        row.forgotten_at = at
         row.revisions.clear()
         row.past_vectors.clear()
         row.mentioned_by.clear()
