@@ -17,6 +17,10 @@ from vmem_core.errors import (
 )
 from vmem_core.exports import export_jsonl, import_jsonl
 from vmem_core.ledger import Totals, UsageLedger, genai_prices_source
+from vmem_core.legacy.deuz_markdown import from_deuz_markdown
+from vmem_core.legacy.deuz_postgres import from_deuz_postgres
+from vmem_core.legacy.deuz_redis import from_deuz_redis
+from vmem_core.legacy.deuz_sqlite import from_deuz_sqlite
 from vmem_core.legacy.importing import import_legacy
 from vmem_core.legacy.items import from_items
 from vmem_core.legacy.jsonl import from_jsonl
@@ -100,6 +104,10 @@ __all__ = [
     "WriteResult",
     "accounted",
     "export_jsonl",
+    "from_deuz_markdown",
+    "from_deuz_postgres",
+    "from_deuz_redis",
+    "from_deuz_sqlite",
     "from_items",
     "from_jsonl",
     "from_langgraph_store",
