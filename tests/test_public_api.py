@@ -29,7 +29,8 @@ PROMISED = {
     },
     "vmem_llamaindex": {
         "LlamaIndexEmbedder", "LlamaIndexLLM", "MemoryRequest", "MemoryRetriever", "MemoryToolSpec",
-        "VersionedAgentWorkflow", "VersionedFunctionAgent", "VersionedReActAgent", "bind_session", "create_memory_tools",
+        "VersionedAgentWorkflow", "VersionedFunctionAgent", "VersionedMemory", "VersionedMemoryBlock",
+        "VersionedReActAgent", "bind_chat_store", "bind_session", "create_memory_tools",
     },
 }  # fmt: skip
 

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
         VersionedFunctionAgent,
         VersionedReActAgent,
     )
+    from vmem_llamaindex.block import VersionedMemoryBlock
     from vmem_llamaindex.identity import prepare_context, tool_call_scope
     from vmem_llamaindex.llm import LlamaIndexLLM
+    from vmem_llamaindex.memory import VersionedMemory
+    from vmem_llamaindex.memory_history import bind_chat_store
     from vmem_llamaindex.models import LlamaIndexEmbedder
     from vmem_llamaindex.retriever import MemoryRetriever
     from vmem_llamaindex.tools import MemoryToolSpec, create_memory_tools
@@ -31,7 +34,10 @@ __all__ = [
     "MemoryToolSpec",
     "VersionedAgentWorkflow",
     "VersionedFunctionAgent",
+    "VersionedMemory",
+    "VersionedMemoryBlock",
     "VersionedReActAgent",
+    "bind_chat_store",
     "bind_session",
     "create_memory_tools",
     "prepare_context",
@@ -46,7 +52,10 @@ _HOMES = {
     "MemoryToolSpec": "tools",
     "VersionedAgentWorkflow": "agents",
     "VersionedFunctionAgent": "agents",
+    "VersionedMemory": "memory",
+    "VersionedMemoryBlock": "block",
     "VersionedReActAgent": "agents",
+    "bind_chat_store": "memory_history",
     "create_memory_tools": "tools",
     "prepare_context": "identity",
     "tool_call_scope": "identity",
