@@ -17,7 +17,7 @@ from pydantic import Field, PrivateAttr
 
 from vmem_core import InvalidRequestError, aresolve_session, check_session_source, text_digest
 from vmem_llamaindex.binding import LOG, MemoryRequest
-from vmem_llamaindex.conversation import text_of
+from vmem_llamaindex.conversation import is_tool_result, text_of
 from vmem_llamaindex.memory_recall import Recalled, Recaller, fit
 from vmem_llamaindex.memory_run import step_context
 
@@ -90,24 +90,24 @@ class VersionedMemoryBlock(BaseMemoryBlock[str]):
 
     async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
         said = [text_of(one) for one in messages or () if one.role == MessageRole.USER]
-        if not said or not said[-1].strip():
+        if not messages or not said or not said[-1].strip():
             return ""
         try:
-            return await self._context(said, str(block_kwargs.get("session_id") or ""))
+            return await self._context(said[-1], _turns(messages), str(block_kwargs.get("session_id") or ""))
         except Exception as error:  # whatever a host's resolver, store or model raises
             if self.on_error == "raise":
                 raise
             LOG.warning("versioned memory block: recall failed with %s", type(error).__name__)
             return ""
 
-    async def _context(self, said: Sequence[str], conversation: str) -> str:
+    async def _context(self, asked: str, turn: int, conversation: str) -> str:
         request = MemoryRequest(context=step_context())
         session = await aresolve_session(self.session, request)
         if session is None:
             return ""
-        turn = f"{text_digest(session.scope.key)}:{_turns(said)}:{text_digest(said[-1])}"
+        key = f"{text_digest(session.scope.key)}:{turn}:{text_digest(asked)}"
         recalled = self._recalled_of(conversation)
-        package = await recalled.once(turn, lambda: self._recaller.compile(session, said[-1]))
+        package = await recalled.once(key, lambda: self._recaller.compile(session, asked))
         return await session.render(package)
 
     def _recalled_of(self, conversation: str) -> Recalled:
@@ -133,6 +133,15 @@ class VersionedMemoryBlock(BaseMemoryBlock[str]):
         return -(-len(text) // _CHARACTERS_A_TOKEN)
 
 
-def _turns(said: Sequence[str]) -> int:
-    """How often the user spoke; what the memory shows twice, because it is asked with it, counts once."""
-    return sum(place == 0 or text != said[place - 1] for place, text in enumerate(said))
+def _turns(messages: Sequence[ChatMessage]) -> int:
+    """How often the user spoke. What the memory shows once more at the end, because it is asked with it, is no turn."""
+    count, before = 0, None
+    for one in messages:
+        if one.role == MessageRole.USER and not (before is not None and _is_under_way(before, one)):
+            count += 1
+        before = one
+    return count
+
+
+def _is_under_way(before: ChatMessage, one: ChatMessage) -> bool:
+    return is_tool_result(before) or (before.role == MessageRole.USER and text_of(before) == text_of(one))
