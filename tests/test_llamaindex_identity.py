@@ -10,6 +10,7 @@ import pytest
 from fakes import ADA, BOB, Ids
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.agent.workflow.workflow_events import ToolCall as AgentCall
+from llama_index.core.agent.workflow.workflow_events import ToolCallResult as AgentCallResult
 from llama_index.core.tools import FunctionTool, ToolOutput
 from llama_index.core.workflow import Context, HumanResponseEvent, InputRequiredEvent
 from llamaindex_fakes import (
@@ -32,6 +33,7 @@ from vmem_core import InMemoryStore, InvalidRequestError, MemorySession
 from vmem_llamaindex import (
     MemoryRequest,
     VersionedFunctionAgent,
+    VersionedMemory,
     bind_session,
     create_memory_tools,
     identity,
@@ -253,6 +255,15 @@ async def test_the_execution_may_be_named_by_the_host(session: MemorySession, ag
     assert await session.count() == 1
 
 
+async def test_the_hosts_own_chat_memory_is_not_copied_when_an_execution_is_kept(
+    session: MemorySession, agents: Any
+) -> None:
+    memory = KeptMemory()
+    for number in (1, 2):
+        await run(agents["FunctionAgent"]([remembering(TEXT)], create_memory_tools(session)), memory=memory)
+        assert [message.role.value for message in memory.messages if message.content].count("user") == number
+
+
 async def test_a_prepared_context_keeps_its_execution() -> None:
     context = Context(UPSTREAM["FunctionAgent"]([], []))
     await prepare_context(context)
@@ -295,6 +306,26 @@ async def test_a_workflow_with_a_state_of_its_own_can_use_the_tools(session: Mem
         with pytest.raises(InvalidRequestError, match="without a field vmem_execution_id"):
             await prepare_context(context)
     assert (await workflow.run(ctx=context))["id"] == "r1"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_chat_memory_gives_any_agent_its_execution_and_turns(
+    session: MemorySession, agents: Any, kind: str, request: pytest.FixtureRequest
+) -> None:
+    memory = VersionedMemory.from_session(session, binding=request.node.name, extract="off")
+    agent = agents[kind]([[Call("memory_remember", {"text": TEXT}, "call_0")]], create_memory_tools(session))
+    handler = agent.run("Remember it.", memory=memory)
+    seen = []
+    async for event in handler.stream_events():
+        if isinstance(event, AgentCall) and not isinstance(event, AgentCallResult):
+            seen.append([await handler.ctx.store.get(key) for key in ("vmem_execution_id", "vmem_turn_id")])
+    await handler
+    assert len(seen) == 1
+    later = agents[kind]([], create_memory_tools(session))
+    context = Context.from_dict(later, json.loads(json.dumps(handler.ctx.to_dict())))
+    await later.run("Remember it.", ctx=context)  # in the same words
+    assert await context.store.get("vmem_execution_id") == seen[0][0]
+    assert await context.store.get("vmem_turn_id") != seen[0][1]
 
 
 # --- where nothing tells ------------------------------------------------------------------------------------------

@@ -10,8 +10,10 @@ read from the step that the runtime says it is in, which newer or older versions
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -59,6 +61,9 @@ class ToolCall:
     execution_id: str | None = None
     turn_id: str | None = None
 
+
+# One lock a context's state, for as long as it lives. Only the loop that runs the workflow takes it.
+_MAKING: weakref.WeakKeyDictionary[Any, asyncio.Lock] = weakref.WeakKeyDictionary()
 
 _ENTERED: ContextVar[ToolCall | None] = ContextVar("vmem_tool_call", default=None)
 
@@ -179,13 +184,13 @@ async def context_execution_id(context: Context[Any], given: str | None = None) 
 
     Calls that ask at the same moment get the same one. None: the context's state has no room for it.
     """
-    found = await kept(context, EXECUTION_KEY)
-    if found is not None and given in (None, found):
-        return str(found)
-    async with context.store.edit_state() as state:
-        found = getattr(state, EXECUTION_KEY, None) if given is None else given
-        made = found or uuid.uuid4().hex
-        return made if _keep(state, EXECUTION_KEY, made) else None
+    store = context.store
+    async with _MAKING.setdefault(store, asyncio.Lock()):
+        found = await kept(context, EXECUTION_KEY)
+        if found is not None and given in (None, found):
+            return str(found)
+        made = given or uuid.uuid4().hex
+        return made if await _keep(context, EXECUTION_KEY, made) else None
 
 
 async def begin_turn(context: Context[Any], turn_id: str | None = None) -> str | None:
@@ -201,8 +206,7 @@ async def begin_turn(context: Context[Any], turn_id: str | None = None) -> str |
     if await context_execution_id(context) is None:
         return None
     made = turn_id or uuid.uuid4().hex
-    async with context.store.edit_state() as state:
-        return made if _keep(state, TURN_KEY, made) else None
+    return made if await _keep(context, TURN_KEY, made) else None
 
 
 async def kept(context: Context[Any], key: str) -> Any:
@@ -210,15 +214,15 @@ async def kept(context: Context[Any], key: str) -> Any:
     return await context.store.get(key, default=None)
 
 
-def _keep(state: Any, key: str, value: Any) -> bool:
-    """Keep a value in a state; False: it is of a host's type, which has no such field."""
-    fields = getattr(type(state), "model_fields", {})
+async def _keep(context: Context[Any], key: str, value: Any) -> bool:
+    """Keep a value in a context; False: its state is of a host's type, which has no such field.
+
+    One value is set, the state is not edited: editing copies all that is in it, the host's chat memory too, which the
+    host would go on to hold while the run writes to its copy.
+    """
     try:
-        if key in fields:
-            setattr(state, key, value)
-        else:
-            state[key] = value
-    except TypeError:  # a typed state takes no keys
+        await context.store.set(key, value)
+    except ValueError:  # how a typed state says that it has no such field
         return False
     return True
 

@@ -17,6 +17,7 @@ from workflows.errors import WorkflowRuntimeError
 from workflows.events import StartEvent
 
 from vmem_llamaindex.conversation import Mark, digest_of, is_memory_answer, is_tool_result
+from vmem_llamaindex.identity import begin_turn
 from vmem_llamaindex.memory_history import on_library_loop
 
 _RESULTS: Final = "current_tool_calls"  # where the agents keep the results of a run until it has ended
@@ -100,3 +101,4 @@ async def note_turn(message: ChatMessage, message_id: str) -> None:
     context = step_context()
     if context is not None:
         await context.store.set(_TURN, {"id": message_id, "digest": digest_of(message, message_id)})
+        await begin_turn(context, message_id)  # so that tools know their calls by it, in any agent
