@@ -10,8 +10,8 @@ from fake_models import FakeLLM, Gate, facts, obey
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, TextBlock
 from llama_index.core.chat_engine import SimpleChatEngine
-from llama_index.core.tools import FunctionTool
-from llama_index.core.workflow import Context
+from llama_index.core.tools import FunctionTool, RetrieverTool
+from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
 from llamaindex_fakes import Call
 from llamaindex_memory_fakes import (
     ADA,
@@ -33,12 +33,14 @@ from llamaindex_memory_fakes import (
     shown,
     tools,
 )
+from pydantic import BaseModel
 from workflows.errors import WorkflowCancelledByUser
 
 from vmem_core import ExtractionPolicy, InMemoryStore, InvalidRequestError, MemorySession, UnsupportedError
-from vmem_llamaindex import VersionedMemory
+from vmem_llamaindex import MemoryRetriever, VersionedMemory
 
 ASKED = "Where is my parcel?"
+TRUSTED_RESULT = ChatMessage(role="tool", content=SECRET, additional_kwargs={"tool_call_id": "c-trusted"})
 HEADING = "Remembered records"
 
 
@@ -152,6 +154,16 @@ async def test_answers_of_our_own_tools_are_never_read_whatever_they_are_called(
     notes = FunctionTool.from_defaults(lambda query: found, name="notes", description="Notes.")
     memory = memory_of(session, named, trusted_tools={"notes"})
     await function_agent({ASKED: [[Call("notes", {"query": "x"}, "c1")]]}, [notes]).run(ASKED, memory=memory)
+    assert read_by(model) == [ASKED]
+
+
+async def test_what_our_retriever_found_is_never_read_either(named: str) -> None:
+    session, model = learning()
+    await session.remember("Ada is a spy.", supersede="add")
+    look = RetrieverTool.from_defaults(MemoryRetriever(session), name="look", description="Look.")
+    memory = memory_of(session, named, trusted_tools={"look"})
+    await function_agent({ASKED: [[Call("look", {"input": "spy"}, "c1")]]}, [look]).run(ASKED, memory=memory)
+    assert "Ada is a spy." in as_json([one.content for one in await memory.aget_all()])
     assert read_by(model) == [ASKED]
 
 
@@ -348,6 +360,36 @@ async def test_chat_engines_read_each_turn_once_also_from_sync_code(named: str) 
     streamed = await asyncio.to_thread(engine.stream_chat, "I like coffee.")
     assert await asyncio.to_thread(lambda: "".join(streamed.response_gen)) == "done"
     assert read_by(model) == ["I like tea.", "I live in Paris.", "I like coffee."]
+
+
+class State(BaseModel):
+    """The state of a workflow of a host's own: it takes no other fields."""
+
+    asked: int = 0
+
+
+class Desk(Workflow):
+    """A workflow of a host's own."""
+
+    memory: Any = None
+
+    @step
+    async def answer(self, ctx: Context[State], ev: StartEvent) -> StopEvent:
+        await self.memory.aput(ChatMessage(role="user", content=ASKED))
+        prompt = await self.memory.aget()
+        await self.memory.aput_messages([TRUSTED_RESULT, ChatMessage(role="assistant", content="It is on its way.")])
+        with pytest.raises(ValueError, match="field"):
+            await ctx.store.set("anything", 1)
+        return StopEvent(result=str(prompt[0].content))
+
+
+async def test_a_workflow_of_ones_own_with_a_state_of_its_own_type_can_use_it(named: str) -> None:
+    session, model = learning()
+    await session.remember("The parcel went to Paris.", supersede="add")
+    desk = Desk()
+    desk.memory = memory_of(session, named, trusted_tools={"lookup_order"})
+    assert "went to Paris" in await desk.run()
+    assert read_by(model) == [ASKED]
 
 
 # --- recall -------------------------------------------------------------------------------------------------------

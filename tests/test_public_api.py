@@ -30,7 +30,8 @@ PROMISED = {
     "vmem_llamaindex": {
         "LlamaIndexEmbedder", "LlamaIndexLLM", "MemoryRequest", "MemoryRetriever", "MemoryToolSpec",
         "VersionedAgentWorkflow", "VersionedFunctionAgent", "VersionedMemory", "VersionedMemoryBlock",
-        "VersionedReActAgent", "bind_chat_store", "bind_session", "create_memory_tools",
+        "VersionedReActAgent", "aredact_chat_store", "bind_chat_store", "bind_session", "create_memory_tools",
+        "redact_chat_store", "redact_context",
     },
 }  # fmt: skip
 

@@ -151,6 +151,10 @@ class ProcessChatStore(AsyncDBChatStore):
 
     async def get_keys(self) -> list[str]:
         """The conversations."""
+        return self.keys()
+
+    def keys(self) -> list[str]:
+        """The conversations."""
         with self._lock:
             return [key for key, rows in self._rows.items() if rows]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage
@@ -100,5 +101,6 @@ async def note_turn(message: ChatMessage, message_id: str) -> None:
     """Keep the id of a message with the run, before it is stored: a run that is resumed puts it once more."""
     context = step_context()
     if context is not None:
-        await context.store.set(_TURN, {"id": message_id, "digest": digest_of(message, message_id)})
+        with suppress(ValueError):  # the state of a host's own type has no such field
+            await context.store.set(_TURN, {"id": message_id, "digest": digest_of(message, message_id)})
         await begin_turn(context, message_id)  # so that tools know their calls by it, in any agent
