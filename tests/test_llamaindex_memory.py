@@ -314,7 +314,7 @@ async def test_twenty_parallel_first_calls_are_all_read_once(named: str) -> None
     await asyncio.gather(*(function_agent().run(one, memory=memory) for one in said))
     assert sorted(read_by(model)) == sorted(said)
     assert sorted(await known(session)) == sorted(said)
-    assert sum(one.role == "user" for one in await memory.aget_all()) == 20
+    assert sorted(roles(await memory.aget_all())) == ["assistant"] * 20 + ["user"] * 20
 
 
 async def test_a_failed_extraction_does_not_fail_the_run_unless_asked(
@@ -552,6 +552,16 @@ async def test_a_history_that_is_set_on_every_run_is_not_read_again(named: str) 
         history = [*history, *said(question, "done")]
     assert roles(await memory.aget_all()) == ["user", "assistant"] * 3
     assert read_by(model) == ["I like tea.", "I live in Paris."]
+
+
+async def test_a_long_history_is_set_in_time_that_grows_with_it(named: str) -> None:
+    session, model = learning()
+    memory = memory_of(session, named)
+    history = said(*(f"{number}: tea." for number in range(2000)))
+    for _ in range(2):
+        await memory.aset(history)
+    assert len(await memory.aget_all()) == 2000
+    assert read_by(model) == []
 
 
 async def test_a_question_at_the_end_of_a_history_is_read(named: str) -> None:

@@ -20,7 +20,7 @@ from llamaindex_fakes import Call
 from llamaindex_memory_fakes import BOB, function_agent, known, learning, read_by, roles
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from vmem_core import InvalidRequestError, MemorySession, run_sync
+from vmem_core import InvalidRequestError, MemorySession, UnsupportedError, run_sync
 from vmem_llamaindex import VersionedMemory, bind_chat_store, bind_session
 from vmem_llamaindex import binding as bindings
 from vmem_llamaindex import memory_history as histories
@@ -111,6 +111,16 @@ async def test_a_chat_history_of_another_scope_is_refused(named: str, database: 
     assert await in_process[1].aget_all() == []
 
 
+async def test_a_chat_store_that_is_bound_later_is_used_from_then_on(named: str, database: Any) -> None:
+    session, _ = learning()
+    await memory_of(session, named, session_id="s").aput(USER)
+    for _ in range(2):  # as a host does that makes a chat store for each request
+        memory = memory_of(session, named, session_id="s", chat_store=database())
+        await memory.aput_messages([ChatMessage(role="user", content="I like coffee."), ANSWER])
+    assert roles(await memory.aget_all()) == ["user", "assistant"] * 2
+    assert roles(await memory_of(session, named, session_id="s").aget_all()) == ["user", "assistant"] * 2
+
+
 async def test_messages_that_were_there_before_are_the_past(named: str, database: Any) -> None:
     store, (session, model) = database(), learning()
     await asyncio.to_thread(run_sync, store.add_messages("s", [ChatMessage(role="user", content="Old."), ANSWER]))
@@ -162,6 +172,16 @@ async def test_sync_methods_do_not_wait_for_a_lock_of_the_loop_that_they_block(n
     memory.put(ChatMessage(role="system", content="Be kind."))
     await writing
     assert sorted(roles(await memory.aget_all())) == ["system", "user"]
+
+
+async def test_sync_methods_refuse_the_librarys_own_loop(named: str) -> None:
+    memory = memory_of(learning()[0], named)
+
+    async def inside() -> None:
+        memory.put(USER)
+
+    with pytest.raises(UnsupportedError, match="own event loop"):
+        await asyncio.to_thread(run_sync, inside())
 
 
 async def test_one_conversation_is_used_from_two_loops_at_once(named: str, database: Any) -> None:

@@ -225,7 +225,8 @@ async def stop(handler: Any) -> None:
         await handler
 
 
-async def test_a_step_that_began_the_run_and_is_done_again_says_nothing_twice(named: str) -> None:
+@pytest.mark.parametrize("history", [[], ["Hello.", "Hello."]])
+async def test_a_step_that_began_the_run_and_is_done_again_says_nothing_twice(named: str, history: list[str]) -> None:
     gate = Gate()
 
     class Slow:
@@ -237,13 +238,15 @@ async def test_a_step_that_began_the_run_and_is_done_again_says_nothing_twice(na
     session, model = learning(embedder=Slow())
     await session.remember("The parcel went to Paris.", supersede="add")
     agent = function_agent()
-    handler = agent.run("I like tea.", memory=memory_of(session, named))
+    given = [ChatMessage(role=role, content=text) for role, text in zip(("user", "assistant"), history, strict=False)]
+    handler = agent.run("I like tea.", chat_history=given, memory=memory_of(session, named))
     await gate.arrived.wait()  # the user's message is stored, and the step that stored it is not over
     data = saved(handler.ctx)
     await stop(handler)
     ctx = Context.from_dict(agent, data)
     await agent.run(ctx=ctx)
-    assert roles(await (await ctx.store.get("memory")).aget_all()) == ["user", "assistant"]
+    messages = await (await ctx.store.get("memory")).aget_all()
+    assert [one.content for one in messages] == [*history, "I like tea.", "done"]
     assert read_by(model) == ["I like tea."]
 
 

@@ -116,18 +116,14 @@ def plain(message: ChatMessage) -> ChatMessage:
     return message.model_copy(update={"additional_kwargs": kwargs})
 
 
-def same(one: ChatMessage, other: ChatMessage) -> bool:
-    """Whether two messages say the same, as a chat store keeps them."""
-    return bool(_said(one) == _said(other))
+def said(message: ChatMessage) -> str:
+    """What a message says, as a chat store keeps it: equal for messages that say the same."""
+    return json.dumps(plain(message).model_dump(mode="json"), sort_keys=True)
 
 
 def digest_of(message: ChatMessage, salt: str) -> str:
     """A digest of what a message says, that tells nothing about it to who has no message to compare."""
-    return text_digest(json.dumps([salt, _said(message)], default=str))
-
-
-def _said(message: ChatMessage) -> Any:
-    return plain(message).model_dump(mode="json")
+    return text_digest(json.dumps([salt, said(message)]))
 
 
 # --- what a message says ------------------------------------------------------------------------------------------

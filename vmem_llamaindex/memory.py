@@ -29,7 +29,7 @@ from vmem_core import (
     text_digest,
 )
 from vmem_llamaindex.binding import LOG, MemoryRequest, bound_session
-from vmem_llamaindex.conversation import Kept, Mark, ends_turn, kept, marked, plain, same, text_of, turns
+from vmem_llamaindex.conversation import Kept, Mark, ends_turn, kept, marked, plain, said, text_of, turns
 from vmem_llamaindex.memory_history import (
     Conversation,
     ProcessChatStore,
@@ -43,7 +43,9 @@ from vmem_llamaindex.memory_run import (
     drops_system_message,
     mark_results,
     memory_of_start,
+    note_put,
     note_turn,
+    put_of_run,
     step_context,
     turn_of_run,
 )
@@ -98,8 +100,11 @@ class VersionedMemory(Memory):
             self.binding,
             self.scope_digest,
             self.session_id,
-            lambda: Conversation(bound_chat_store(self.binding) or ProcessChatStore()),
+            lambda: Conversation(ProcessChatStore()),
         )
+        bound = bound_chat_store(self.binding)
+        if bound is not None:  # it may have been bound since
+            self._conversation.store = bound
         self.sql_store = self._conversation.store
         self.tokenizer_fn = self._conversation.tokenizer or self.tokenizer_fn
         self._learner = Learner(self._conversation, self.session_id, make_policy(self.trusted_tools))
@@ -319,7 +324,6 @@ class VersionedMemory(Memory):
 
     async def _marked(self, messages: Sequence[ChatMessage], stored: Sequence[Kept]) -> list[ChatMessage]:
         """Messages with their marks; none, if a run that is resumed puts once more what is there."""
-        in_step = step_context() is not None
         if len(messages) == 1 and Kept(messages[0], self._mark()).begins_turn:
             again = await turn_of_run(messages[0])
             if again is not None and any(one.id == again for one in stored):
@@ -330,9 +334,12 @@ class VersionedMemory(Memory):
             await note_turn(messages[0], mark.id)
             return [marked(messages[0], mark)]
         tail = stored[-len(messages) :]
-        if in_step and len(tail) == len(messages) and all(map(same, messages, [one.message for one in tail])):
+        if [one.id for one in tail] == await put_of_run() and list(map(said, messages)) == [
+            said(one.message) for one in tail
+        ]:
             return []
         marks = await mark_results(messages, [self._mark() for _ in messages])
+        await note_put([mark.id for mark in marks])
         return [marked(message, mark) for message, mark in zip(messages, marks, strict=True)]
 
     async def aset(self, messages: list[ChatMessage]) -> None:
@@ -350,13 +357,11 @@ class VersionedMemory(Memory):
             await self._learn(session, last=True, found=before)
 
     def _as_past(self, messages: Sequence[ChatMessage], before: Sequence[Kept]) -> list[ChatMessage]:
-        left = list(before)
-        made = []
-        for message in messages:
-            known = next((one for one in left if same(one.message, message)), None)
-            if known is not None:
-                left.remove(known)
-            made.append(Kept(message, self._mark(past=True) if known is None else known.mark))
+        known: dict[str, list[Kept]] = {}
+        for one in reversed(before):
+            known.setdefault(said(one.message), []).append(one)
+        found = [(message, known.get(said(message))) for message in messages]
+        made = [Kept(message, same.pop().mark if same else self._mark(past=True)) for message, same in found]
         open_turn = turns(made)[-1] if made else []
         is_open = bool(open_turn) and open_turn[0].begins_turn and not open_turn[-1].ends_turn
         return [

@@ -15,13 +15,13 @@ from typing import Any, Final
 from llama_index.core.base.llms.types import ChatMessage
 from workflows import Context
 from workflows.errors import WorkflowRuntimeError
-from workflows.events import StartEvent
 
 from vmem_llamaindex.conversation import Mark, digest_of, is_memory_answer, is_tool_result
 from vmem_llamaindex.identity import begin_turn
 from vmem_llamaindex.memory_history import on_library_loop
 
 _RESULTS: Final = "current_tool_calls"  # where the agents keep the results of a run until it has ended
+_PUT: Final = "vmem_put"  # where we keep the ids of messages that are about to be stored
 _TURN: Final = "vmem_turn"  # where we keep the id of the message that the turn began with, before it is stored
 
 
@@ -36,14 +36,17 @@ def step_context() -> Context[Any] | None:
 
 
 def memory_of_start() -> Any:
-    """The ``memory=`` that a run was started with, if we are in the step that begins it; else None."""
+    """The ``memory=`` that an agent's run was started with, if we are in the step that begins it; else None."""
+    module = sys.modules.get("llama_index.core.agent.workflow.workflow_events")
     try:
         from workflows.runtime.types.results import StepWorkerStateContextVar
 
         event = getattr(StepWorkerStateContextVar.get(), "event", None)
     except (ImportError, LookupError):
         return None
-    return event.get("memory", None) if isinstance(event, StartEvent) else None
+    if module is None or not isinstance(event, module.AgentWorkflowStartEvent):
+        return None
+    return event.get("memory", None)
 
 
 def drops_system_message() -> bool:
@@ -88,10 +91,12 @@ def _mark_result(message: ChatMessage, mark: Mark, ran: Sequence[Any]) -> Mark:
     return Mark(mark.id, mark.scope, tool=found[0].tool_name, ok=ok)
 
 
+# --- what a resumed run does once more ----------------------------------------------------------------------------
+
+
 async def turn_of_run(message: ChatMessage) -> str | None:
     """The id of this very message, if a run that is resumed puts it once more."""
-    context = step_context()
-    noted = None if context is None else await context.store.get(_TURN, default=None)
+    noted = await _noted(_TURN)
     if not isinstance(noted, dict) or noted.get("digest") != digest_of(message, str(noted.get("id"))):
         return None
     return str(noted["id"])
@@ -101,6 +106,28 @@ async def note_turn(message: ChatMessage, message_id: str) -> None:
     """Keep the id of a message with the run, before it is stored: a run that is resumed puts it once more."""
     context = step_context()
     if context is not None:
-        with suppress(ValueError):  # the state of a host's own type has no such field
-            await context.store.set(_TURN, {"id": message_id, "digest": digest_of(message, message_id)})
+        await _note(_TURN, {"id": message_id, "digest": digest_of(message, message_id)})
         await begin_turn(context, message_id)  # so that tools know their calls by it, in any agent
+
+
+async def put_of_run() -> list[str] | None:
+    """The ids of the messages that the run stored last."""
+    noted = await _noted(_PUT)
+    return [str(one) for one in noted] if isinstance(noted, list) else None
+
+
+async def note_put(message_ids: Sequence[str]) -> None:
+    """Keep the ids of messages with the run, before they are stored: a run that is resumed puts them once more."""
+    await _note(_PUT, list(message_ids))
+
+
+async def _noted(key: str) -> Any:
+    context = step_context()
+    return None if context is None else await context.store.get(key, default=None)
+
+
+async def _note(key: str, value: Any) -> None:
+    context = step_context()
+    if context is not None:
+        with suppress(ValueError):  # the state of a host's own type has no such field
+            await context.store.set(key, value)
