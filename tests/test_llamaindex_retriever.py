@@ -71,6 +71,16 @@ def test_a_node_is_a_revision_of_a_record(ask: Any) -> None:
     }
 
 
+def test_two_revisions_of_one_record_are_two_nodes(session: MemorySession) -> None:
+    retriever = MemoryRetriever(session, similarity_top_k=1)
+    before = retriever.retrieve("number 3")
+    session.sync.revise("r4", text="Ada's tea number 3 is cold.")
+    after = retriever.retrieve("number 3")
+    # LlamaIndex drops later nodes with the id of an earlier one.
+    both = retriever._handle_recursive_retrieval(QueryBundle("number 3"), [*before, *after])
+    assert [found.node.node_id for found in both] == ["r4@1", "r4@2"]
+
+
 def test_a_model_sees_the_labels_and_no_internals(session: MemorySession, ask: Any) -> None:
     node = ask(MemoryRetriever(session, similarity_top_k=1), "number 3")[0].node
     assert node.get_content(MetadataMode.LLM) == (
