@@ -27,7 +27,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-speed, locomo = load("speed"), load("locomo")
+speed, locomo, adapters = load("speed"), load("locomo"), load("adapters")
 
 
 def turn(turn_id: str, speaker: str, text: str, **more: str) -> dict[str, str]:
@@ -177,3 +177,50 @@ def test_the_benchmark_of_postgresql_times_both_systems_on_one_server() -> None:
     rows = asyncio.run(postgres.run(server_uri(), records=30, calls=4))
     assert [row["job"] for row in rows] == ["remember", "recall"]
     assert all(row["vmem_p50_ms"] > 0 for row in rows)
+
+
+def test_adapters_prints_a_row_for_each_call_with_what_each_adapter_adds(capsys: pytest.CaptureFixture[str]) -> None:
+    adapters.main(["--records", "20", "--calls", "3"])
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == [
+        "p50", "in", "ms", "session", "langchain", "alone", "added", "llamaindex", "alone", "added"
+    ]  # fmt: skip
+    assert [row[:16].strip() for row in rows] == ["tool: remember", "tool: recall", "retrieve"]
+    assert [len([float(figure) for figure in row[16:].split()]) for row in rows] == [7, 7, 7]
+
+
+def test_adapters_gives_the_same_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    adapters.main(["--records", "5", "--calls", "2", "--json"])
+    for row in json.loads(capsys.readouterr().out):
+        for name in ("langchain", "llamaindex"):
+            rest = row[f"{name}_alone"]["p50"] + row["session"]["p50"]
+            assert row["added"][name] == pytest.approx(row[name]["p50"] - rest)
+
+
+async def test_each_adapter_makes_the_calls_that_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every system writes every text in an operation of its own, and finds what the session finds."""
+    sessions: list[Any] = []
+
+    def watched(records: int) -> Any:
+        sessions.append(adapters.MemorySession(adapters.InMemoryStore(), adapters.SCOPE))
+        return sessions[-1]
+
+    monkeypatch.setattr(adapters, "filled", watched)
+    taken = await adapters.workflow_that_measures(0, 30).run()
+    assert {name for systems in taken.values() for name in systems} == {
+        "session", "langchain", "langchain_alone", "llamaindex", "llamaindex_alone"
+    }  # fmt: skip
+    assert all(len(ms) == 30 for systems in taken.values() for ms in systems.values())
+    for session in sessions:
+        assert await session.count() == await session.scope_revision() == 31  # with the one that warms up
+    _, langchain, llamaindex = sessions
+    for session in (langchain, llamaindex):
+        operations = {record.operation_id for record in (await session.list(limit=100)).records}
+        assert all(operation.startswith("vmem-op-1:") for operation in operations)
+
+
+@pytest.mark.parametrize("arguments", [["--records", "0"], ["--calls", "0"]])
+def test_adapters_refuses_sizes_below_one(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        adapters.main(arguments)
+    assert "must be 1 or more" in capsys.readouterr().err
