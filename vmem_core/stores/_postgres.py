@@ -213,9 +213,15 @@ class PostgresEngine:
         """Queue a function that reads one snapshot of the database."""
         return self._submit(lambda: _again(lambda: self._snapshot(function), _reading_attempts()))
 
-    def transact(self, function: Callable[[PostgresDatabase], T]) -> Future[T]:
-        """Queue a function that writes: one transaction, run again while others get in its way."""
-        return self._submit(lambda: _again(lambda: self._in_transaction(function), _attempts()))
+    def transact(self, function: Callable[[PostgresDatabase], T], *, lasting: bool) -> Future[T]:
+        """Queue a function that writes: one transaction, run again while others get in its way.
+
+        Args:
+            function: What the transaction does.
+            lasting: Whether it survives a crash of the server at once; else it does once a later commit that lasts
+                is done.
+        """
+        return self._submit(lambda: _again(lambda: self._in_transaction(function, lasting), _attempts()))
 
     def see_generation(self, database: PostgresDatabase) -> Generation | None:
         """The active generation, read from the database and kept as the one last seen."""
@@ -279,9 +285,11 @@ class PostgresEngine:
         self.generation = loaded.state.generation
         return outcome
 
-    def _in_transaction(self, function: Callable[[PostgresDatabase], T]) -> T:
+    def _in_transaction(self, function: Callable[[PostgresDatabase], T], lasting: bool) -> T:
         self._ready()
         with self._connect() as connection, connection.transaction(), connection.pipeline():
+            if not lasting:
+                _execute(connection, "set local synchronous_commit to off")
             result = function(PostgresDatabase(connection, self.schema, self._own_clock))
             self._probe("before commit")
         self._probe("after commit")
