@@ -27,7 +27,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-speed, locomo, adapters = load("speed"), load("locomo"), load("adapters")
+speed, locomo, adapters, reembed = load("speed"), load("locomo"), load("adapters"), load("reembed")
 
 
 def turn(turn_id: str, speaker: str, text: str, **more: str) -> dict[str, str]:
@@ -223,4 +223,30 @@ async def test_each_adapter_makes_the_calls_that_are_timed(monkeypatch: pytest.M
 def test_adapters_refuses_sizes_below_one(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         adapters.main(arguments)
+    assert "must be 1 or more" in capsys.readouterr().err
+
+
+def test_reembed_moves_a_store_in_use_and_is_killed_on_the_way(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reembed, "SETTLE_SECONDS", 0.4)
+    sizes = "--records 24 --batch-size 4 --writers 1 --kills 1 --model-ms 0 --pause-ms 50"
+    reembed.main([*sizes.split(), "--json"])
+    measured = json.loads(capsys.readouterr().out)
+    assert (measured["kills"], measured["switches"], measured["lacking"]) == (1, 1, 0)
+    assert measured["model"] == "made-new"
+    assert measured["write_errors"] == []
+    assert measured["paid"] >= 24 + 4
+    assert measured["alone"]["result"]["embedded"] == 24
+    for phase in measured["phases"].values():
+        assert phase["searches"] > 0
+        assert (phase["errors"], phase["empty"]) == (0, 0)
+    printed = list(reembed.lines(measured))
+    assert [line.split()[0] for line in printed[1:4]] == ["before", "during", "after"]
+    assert "calls of reembed, of which killed" in printed[7]
+
+
+def test_reembed_refuses_sizes_below_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        reembed.main(["--records", "0"])
     assert "must be 1 or more" in capsys.readouterr().err
