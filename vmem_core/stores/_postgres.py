@@ -18,15 +18,12 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 import psycopg_pool
-import tenacity
 
 from vmem_core.clock import Clock
 from vmem_core.diagnosis import diagnose
 from vmem_core.errors import (
-    InvalidRequestError,
     StoreUnavailableError,
     UnsupportedError,
-    VmemError,
 )
 from vmem_core.imports import Import
 from vmem_core.index import IndexCache, Outside, Query, ScopeIndex
@@ -39,6 +36,7 @@ from vmem_core.store import Found, Progress, Search
 from vmem_core.stores import _imports, _sql, _transaction
 from vmem_core.stores._facts import facts_of
 from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
+from vmem_core.stores._postgres_errors import again, attempts, meaning_of, reading_attempts
 from vmem_core.stores._postgres_sql import TABLES, translate
 from vmem_core.stores._postgres_vectors import slack
 from vmem_core.stores._reader import Reader, matrix
@@ -46,19 +44,11 @@ from vmem_core.stores._settings import check_language, is_current, setting, writ
 from vmem_core.stores._transaction import ScopeState
 
 T = TypeVar("T")
-_ATTEMPTS: Final = 12
 _STRIPES: Final = 64
 # Prepared statements belong to a connection of the server's, which a pooler in transaction mode hands to others.
 _OPTIONS: Final = {"prepare_threshold": None}
 _POOL: Final[dict[str, Any]] = {"min_size": 0, "max_size": 8, "open": False, "timeout": 30, "name": "vmem"}
 _SETUP_LOCK: Final = 0x766D656D  # "vmem": the advisory lock that set-up takes
-_AGAIN: Final = (
-    psycopg.errors.SerializationFailure,
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.UniqueViolation,
-    psycopg.errors.DuplicateTable,
-    psycopg.errors.DuplicateObject,
-)
 
 
 class _SharedReader(Reader):
@@ -198,7 +188,7 @@ class PostgresEngine:
 
     def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
         """Queue a function that reads one snapshot of the database."""
-        return self._submit(lambda: _again(lambda: self._snapshot(function), _reading_attempts()))
+        return self._submit(lambda: again(lambda: self._snapshot(function), reading_attempts()))
 
     def transact(self, function: Callable[[PostgresDatabase], T], *, lasting: bool) -> Future[T]:
         """Queue a function that writes: one transaction, run again while others get in its way.
@@ -257,7 +247,7 @@ class PostgresEngine:
         self._ready()
         assert self._language is not None
         tokens = token_table(operation.texts(), self._language)
-        return _again(lambda: self._transact(operation, tokens), _attempts())
+        return again(lambda: self._transact(operation, tokens), attempts())
 
     def _transact(self, operation: Operation, tokens: dict[str, bytes]) -> Outcome:
         with self._connect() as connection:
@@ -295,7 +285,7 @@ class PostgresEngine:
         lasting: bool = True,
     ) -> T:
         self._ready()
-        return _again(lambda: self._change_once(scopes, function, undo, lasting), _attempts())
+        return again(lambda: self._change_once(scopes, function, undo, lasting), attempts())
 
     def _change_once(
         self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], undo: bool, lasting: bool
@@ -363,9 +353,7 @@ class PostgresEngine:
             return
         with self._setup_lock:
             if self._reader is None:
-                for attempt in _attempts():
-                    with attempt:
-                        self._set_up()
+                again(self._set_up, attempts())
 
     def _set_up(self) -> None:
         with self._connect() as connection, connection.transaction():
@@ -401,54 +389,3 @@ class PostgresEngine:
         for statement in TABLES:
             database.execute(statement)
         write_settings(database, self._asked_language)
-
-
-def _attempts() -> tenacity.Retrying:
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(_AGAIN),
-        stop=tenacity.stop_after_attempt(_ATTEMPTS),
-        wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.5),
-        reraise=True,
-    )
-
-
-def _reading_attempts() -> tenacity.Retrying:
-    """A generation may be switched, and its table dropped, between a reader's snapshot and its look at the vectors."""
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(psycopg.errors.UndefinedTable),
-        stop=tenacity.stop_after_attempt(3),
-        reraise=True,
-    )
-
-
-def _again(function: Callable[[], T], attempts: tenacity.Retrying) -> T:
-    for attempt in attempts:
-        with attempt:
-            return function()
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def meaning_of(error: BaseException) -> BaseException:
-    """Our error for one of the driver's; any other error as it is."""
-    if isinstance(error, VmemError) or not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
-        return error
-    name = type(error).__name__
-    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
-        return InvalidRequestError(
-            "an id, or the scope as a whole, is longer than the 2,600 bytes of a PostgreSQL index entry; shorten it",
-            path="scope",
-        )
-    if isinstance(error, psycopg_pool.PoolTimeout | psycopg.OperationalError | psycopg.InterfaceError):
-        return StoreUnavailableError(
-            f"the server cannot be reached or has given up the transaction ({name}); try again", retryable=True
-        )
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return StoreUnavailableError(
-            "the role may not do this; grant it create and usage on the schema, or rights on the vmem_* tables",
-            retryable=False,
-        )
-    if isinstance(error, _AGAIN):
-        return StoreUnavailableError(f"other writers kept getting in the way ({name}); try again", retryable=True)
-    return StoreUnavailableError(
-        f"the database cannot be used as a store ({name}); check that only this library writes vmem_*", retryable=False
-    )
