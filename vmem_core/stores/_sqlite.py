@@ -124,12 +124,7 @@ class Engine:
 
     def change(self, scopes: Sequence[Scope], function: Callable[[StoreConnection], T]) -> Future[T]:
         """Queue a function that writes in one transaction; on SQLite it holds every scope."""
-
-        def commit(connection: StoreConnection) -> T:
-            with transaction(connection):
-                return function(connection)
-
-        return self.write(commit)
+        return self.transact(function, lasting=True)
 
     def scrub_soon(self) -> Future[None]:
         """Cut the log, now or after a later operation: what was overwritten is still in it."""
