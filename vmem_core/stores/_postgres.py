@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -40,7 +40,7 @@ from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDat
 from vmem_core.stores._postgres_sql import TABLES, translate
 from vmem_core.stores._postgres_vectors import slack
 from vmem_core.stores._reader import Reader, matrix
-from vmem_core.stores._settings import check_language, is_current, setting, write_settings
+from vmem_core.stores._settings import check_language, is_current, not_ours, setting, write_settings
 from vmem_core.stores._transaction import ScopeState
 
 T = TypeVar("T")
@@ -48,15 +48,19 @@ _ATTEMPTS: Final = 12
 _STRIPES: Final = 64
 # Prepared statements belong to a connection of the server's, which a pooler in transaction mode hands to others.
 _OPTIONS: Final = {"prepare_threshold": None}
-_POOL: Final[dict[str, Any]] = {"min_size": 0, "max_size": 8, "open": False, "timeout": 30, "name": "vmem"}
+# Who waits meets at least one attempt to reach the server: the pauses between them never outlast a wait.
+_POOL: Final[dict[str, Any]] = {
+    "min_size": 0, "max_size": 8, "open": False, "timeout": 30, "reconnect_timeout": 30, "name": "vmem"
+}  # fmt: skip
 _SETUP_LOCK: Final = 0x766D656D  # "vmem": the advisory lock that set-up takes
 _AGAIN: Final = (
     psycopg.errors.SerializationFailure,
     psycopg.errors.DeadlockDetected,
     psycopg.errors.UniqueViolation,
-    psycopg.errors.DuplicateTable,
-    psycopg.errors.DuplicateObject,
+    psycopg.errors.DuplicateSchema,
 )
+# Two writers may start a generation at once. One that sets up holds a lock, so that a table there is somebody else's.
+_TAKEN: Final = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
 
 
 class _SharedReader(Reader):
@@ -138,11 +142,7 @@ class PostgresEngine:
         self._asked_language, self._cache_bytes, self._probe = language, cache_bytes, probe
         self._owns_pool = isinstance(target, str)
         self._pool: psycopg_pool.ConnectionPool[Any] = (
-            psycopg_pool.ConnectionPool(
-                target, min_size=0, max_size=8, open=False, timeout=30, name="vmem", kwargs=_OPTIONS
-            )
-            if self._owns_pool
-            else target
+            psycopg_pool.ConnectionPool(target, kwargs=_OPTIONS, **_POOL) if self._owns_pool else target
         )
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="vmem-postgres")
         self._setup_lock = threading.Lock()
@@ -197,10 +197,17 @@ class PostgresEngine:
 
     # --- on a thread of the pool --------------------------------------------------------------------------------
 
-    def _connect(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _connect(self) -> Iterator[Any]:
+        """A connection whose server is still there: those that ended while they lay in the pool are thrown away."""
         if self._owns_pool and self._pool.closed:
             self._pool.open()
-        return self._pool.connection()
+        while True:
+            with self._pool.connection() as connection:
+                if not has_ended(connection):
+                    yield connection
+                    return
+                connection.close()  # the pool lends no closed one again
 
     def _commit(self, operation: Operation) -> Outcome:
         self._ready()
@@ -282,7 +289,7 @@ class PostgresEngine:
             return
         with self._setup_lock:
             if self._reader is None:
-                for attempt in _attempts():
+                for attempt in _attempts(_AGAIN):
                     with attempt:
                         self._set_up()
 
@@ -314,19 +321,31 @@ class PostgresEngine:
             )
 
     def _make_tables(self, connection: Any, database: PostgresDatabase) -> None:
-        run(connection, f"create schema if not exists {self.schema}")
+        # Only if it is missing: "if not exists" asks for the right to make schemas also where there is one.
+        if run(connection, "select 1 from pg_namespace where nspname = %s", (self._schema_name,)).fetchone() is None:
+            run(connection, f"create schema {self.schema}")
         for statement in TABLES:
             database.execute(statement)
         write_settings(database, self._asked_language)
 
 
-def _attempts() -> tenacity.Retrying:
+def _attempts(again: tuple[type[Exception], ...] = (*_AGAIN, *_TAKEN)) -> tenacity.Retrying:
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(_AGAIN),
+        retry=tenacity.retry_if_exception_type(again),
         stop=tenacity.stop_after_attempt(_ATTEMPTS),
         wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.5),
         reraise=True,
     )
+
+
+def has_ended(connection: Any) -> bool:
+    """Whether the server has closed an idle connection. No round trip: it reads what has come by itself."""
+    try:
+        for _ in range(2):  # the server's last words, then the end
+            connection.pgconn.consume_input()
+    except psycopg.OperationalError:
+        return True
+    return bool(connection.closed)
 
 
 def meaning_of(error: BaseException) -> BaseException:
@@ -348,6 +367,8 @@ def meaning_of(error: BaseException) -> BaseException:
             "the role may not do this; grant it create and usage on the schema, or rights on the vmem_* tables",
             retryable=False,
         )
+    if isinstance(error, _TAKEN):
+        return not_ours()
     if isinstance(error, _AGAIN):
         return StoreUnavailableError(f"other writers kept getting in the way ({name}); try again", retryable=True)
     return StoreUnavailableError(
