@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -36,7 +36,7 @@ from vmem_core.store import Found, Progress, Search
 from vmem_core.stores import _imports, _sql, _transaction
 from vmem_core.stores._facts import facts_of
 from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
-from vmem_core.stores._postgres_errors import again, attempts, meaning_of, reading_attempts
+from vmem_core.stores._postgres_errors import AGAIN, again, attempts, has_ended, meaning_of, reading_attempts
 from vmem_core.stores._postgres_sql import TABLES, translate
 from vmem_core.stores._postgres_vectors import slack
 from vmem_core.stores._reader import Reader, matrix
@@ -47,7 +47,10 @@ T = TypeVar("T")
 _STRIPES: Final = 64
 # Prepared statements belong to a connection of the server's, which a pooler in transaction mode hands to others.
 _OPTIONS: Final = {"prepare_threshold": None}
-_POOL: Final[dict[str, Any]] = {"min_size": 0, "max_size": 8, "open": False, "timeout": 30, "name": "vmem"}
+# Who waits meets at least one attempt to reach the server: the pauses between them never outlast a wait.
+_POOL: Final[dict[str, Any]] = {
+    "min_size": 0, "max_size": 8, "open": False, "timeout": 30, "reconnect_timeout": 30, "name": "vmem"
+}  # fmt: skip
 _SETUP_LOCK: Final = 0x766D656D  # "vmem": the advisory lock that set-up takes
 
 
@@ -131,11 +134,7 @@ class PostgresEngine:
         self._asked_language, self._cache_bytes, self._probe = language, cache_bytes, probe
         self._owns_pool = isinstance(target, str)
         self._pool: psycopg_pool.ConnectionPool[Any] = (
-            psycopg_pool.ConnectionPool(
-                target, min_size=0, max_size=8, open=False, timeout=30, name="vmem", kwargs=_OPTIONS
-            )
-            if self._owns_pool
-            else target
+            psycopg_pool.ConnectionPool(target, kwargs=_OPTIONS, **_POOL) if self._owns_pool else target
         )
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="vmem-postgres")
         self._setup_lock = threading.Lock()
@@ -238,10 +237,17 @@ class PostgresEngine:
 
     # --- on a thread of the pool --------------------------------------------------------------------------------
 
-    def _connect(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _connect(self) -> Iterator[Any]:
+        """A connection whose server is still there: those that ended while they lay in the pool are thrown away."""
         if self._owns_pool and self._pool.closed:
             self._pool.open()
-        return self._pool.connection()
+        while True:
+            with self._pool.connection() as connection:
+                if not has_ended(connection):
+                    yield connection
+                    return
+                connection.close()  # the pool lends no closed one again
 
     def _commit(self, operation: Operation) -> Outcome:
         self._ready()
@@ -353,7 +359,7 @@ class PostgresEngine:
             return
         with self._setup_lock:
             if self._reader is None:
-                again(self._set_up, attempts())
+                again(self._set_up, attempts(AGAIN))
 
     def _set_up(self) -> None:
         with self._connect() as connection, connection.transaction():
@@ -383,9 +389,9 @@ class PostgresEngine:
             )
 
     def _make_tables(self, connection: Any, database: PostgresDatabase) -> None:
-        name = self.schema.replace("%%", "%")
-        if run(connection, "select to_regnamespace(%s)", (name,)).fetchone()[0] is None:
-            run(connection, f"create schema if not exists {self.schema}")  # even "if not exists" asks for the right
+        # Only if it is missing: "if not exists" asks for the right to make schemas also where there is one.
+        if run(connection, "select 1 from pg_namespace where nspname = %s", (self._schema_name,)).fetchone() is None:
+            run(connection, f"create schema {self.schema}")
         for statement in TABLES:
             database.execute(statement)
         write_settings(database, self._asked_language)
