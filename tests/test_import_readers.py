@@ -170,6 +170,21 @@ async def test_a_memory_of_mem0_keeps_every_field_of_its_scope_and_lives_to_the_
     assert record.expires_at == START.replace(hour=0) + timedelta(days=1)
 
 
+async def test_what_mem0_itself_has_written_is_read(memory: InMemoryStore) -> None:
+    path = Path(__file__).parent / "data" / "mem0-get-all-2.2.1.json"  # get_all(show_expired=True), as JSON
+    expected = ImportResult(6, 5, 1, {"expired": 1})
+    assert await import_legacy(from_mem0(path), memory, dry_run=True) == expected
+    assert await import_legacy(from_mem0(path), memory) == expected
+    assert await import_legacy(from_mem0(path), memory) == ImportResult(6, 0, 6, {"already_imported": 5, "expired": 1})
+    ada, trip = MemorySession(memory, ADA), Scope(user_id="ada", agent_id="concierge", run_id="r1")
+    (tea,) = await ada.recall("green tea", top_k=1)
+    assert tea.record.text == "Ada prefers green tea."
+    assert (tea.record.metadata["topic"], tea.record.metadata["n"]) == ("drinks", 1)
+    (voucher,) = await ada.recall("voucher")
+    assert voucher.record.expires_at == datetime(2100, 1, 2, tzinfo=UTC)
+    assert [record.text for record in (await MemorySession(memory, trip).list()).records] == ["Ada lives in Paris."]
+
+
 @pytest.mark.parametrize(
     ("answer", "path"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import psycopg
@@ -16,6 +17,12 @@ from vmem_core import Draft, Embeddings, Hit, InMemoryStore, MemorySession, Post
 from vmem_core.stores import _postgres_database, _postgres_vectors
 
 MODES = ("off", "auto", "require")
+FILTERS: tuple[dict[str, Any], ...] = (
+    {},
+    {"fusion": "scores"},
+    {"kind": "episodic", "metadata": {"place": "here"}},
+    {"include_retracted": True},
+)
 
 
 class Directions:
@@ -97,7 +104,7 @@ async def test_hits_are_the_same_off_auto_required_and_in_memory(schema: str, as
         async with opened(schema, mode) as store:
             memory = session(store)
             for number in range(12):
-                for filters in ({}, {"kind": "episodic", "metadata": {"place": "here"}}, {"include_retracted": True}):
+                for filters in FILTERS:
                     query = f"note on x{number}"
                     hits = await memory.recall(query, top_k=6, **filters)
                     assert shown(hits) == shown(await reference.recall(query, top_k=6, **filters)), (mode, filters)

@@ -24,7 +24,8 @@ PROMISED = {
         "Scope", "Source", "SqliteStore", "StoreUnavailableError", "UnsupportedError", "Usage", "VmemError",
         "WriteResult",
         "ImportResult", "LegacyRecord", "from_items", "from_jsonl", "from_langgraph_store", "from_mem0",
-        "import_legacy",
+        "export_jsonl", "from_deuz_markdown", "from_deuz_postgres", "from_deuz_redis", "from_deuz_sqlite",
+        "import_jsonl", "import_legacy",
     },
     "vmem_langchain": {
         "ChatMemory", "LangChainEmbedder", "LangChainLLM", "MemoryMiddleware", "MemoryRequest", "MemoryRetriever",

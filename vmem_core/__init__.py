@@ -15,7 +15,12 @@ from vmem_core.errors import (
     UnsupportedError,
     VmemError,
 )
+from vmem_core.exports import export_jsonl, import_jsonl
 from vmem_core.ledger import Totals, UsageLedger, genai_prices_source
+from vmem_core.legacy.deuz_markdown import from_deuz_markdown
+from vmem_core.legacy.deuz_postgres import from_deuz_postgres
+from vmem_core.legacy.deuz_redis import from_deuz_redis
+from vmem_core.legacy.deuz_sqlite import from_deuz_sqlite
 from vmem_core.legacy.importing import import_legacy
 from vmem_core.legacy.items import from_items
 from vmem_core.legacy.jsonl import from_jsonl
@@ -109,11 +114,17 @@ __all__ = [
     "aresolve_session",
     "check_count",
     "check_session_source",
+    "export_jsonl",
+    "from_deuz_markdown",
+    "from_deuz_postgres",
+    "from_deuz_redis",
+    "from_deuz_sqlite",
     "from_items",
     "from_jsonl",
     "from_langgraph_store",
     "from_mem0",
     "genai_prices_source",
+    "import_jsonl",
     "import_legacy",
     "mend_string",
     "model_tools",

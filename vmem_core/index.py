@@ -14,7 +14,7 @@ Nothing here is safe for use by several threads at once: a store serialises the 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmem_core.postings import HASHES, Postings, post
-from vmem_core.ranking import Integers, Mask, Vectors, bm25, bm25_norms, cosine, fuse, idf, top
+from vmem_core.ranking import Integers, Mask, Vectors, bm25, bm25_norms, cosine, fuse, fuse_scores, idf, top
 
 ACTIVE, RETRACTED, FORGOTTEN = 1, 0, -1
 
@@ -71,7 +71,9 @@ class Query:
         facets: Only records that hold all these metadata pairs, from ``tokens.facet_hash``.
         include_retracted: Retracted records too.
         include_expired: Expired records too.
-        depth: Length of the two lists before fusion; by default ``max(20, 4 * top_k)``.
+        fusion: ``"rrf"`` by ranks, ``"scores"`` by a sum of scores: see ``ranking.py``.
+        depth: Length of the two lists before fusion; by default ``max(10, top_k)`` by ranks, ``max(20, 2 * top_k)`` by
+            scores. Deep lists let what both find badly pass what one finds well.
     """
 
     tokens: bytes
@@ -82,27 +84,31 @@ class Query:
     facets: tuple[int, ...] = ()
     include_retracted: bool = False
     include_expired: bool = False
+    fusion: str = "rrf"
     depth: int | None = None
 
     @property
     def list_depth(self) -> int:
         """How many each list may hold."""
-        return self.depth if self.depth is not None else max(20, 4 * self.top_k)
+        if self.depth is not None:
+            return self.depth
+        return max(10, self.top_k) if self.fusion == "rrf" else max(20, 2 * self.top_k)
 
 
-class Nearest(NamedTuple):
-    """Blocks in the order of falling scores, as another engine reckons them: reading may end early.
+@dataclass(frozen=True, slots=True, eq=False)
+class Outside:
+    """The vectors of an index that holds none.
 
     Attributes:
-        blocks: Each no nearer than the one before.
-        slack: How much better a row of a later block may score here than the worst row of an earlier one.
+        blocks: All of them in blocks, in any order; or, with ``slack``, each block no nearer than the one before.
+        vectors_of: Those of some record numbers, as far as there are any.
+        slack: If the blocks come in the order of falling scores, as another engine reckons them, so that reading may
+            end early: how much better a row of a later block may score here than the worst row of an earlier one.
     """
 
     blocks: Iterable[Block]
-    slack: float
-
-
-Blocks = Iterable[Block] | Nearest
+    vectors_of: Callable[[Sequence[int]], Block]
+    slack: float = float("inf")
 
 
 class Ranked(NamedTuple):
@@ -278,25 +284,43 @@ class ScopeIndex:
         self._columns.move(living, len(living))
         self._size, self._slot_of = len(living), None
 
-    def search(self, query: Query, blocks: Blocks | None = None) -> list[Ranked]:
+    def search(self, query: Query, outside: Outside | None = None) -> list[Ranked]:
         """The best records for a query: a list by vector and a list by text, fused.
 
         Args:
             query: What to search for. Without a vector, or in an index without dims, text alone decides.
-            blocks: For an index that holds no vectors: all of them, in blocks of record numbers and a float32 matrix
-                of unit rows, shape (n, dims). The hits and their scores are the same as if it held them. The blocks of
-                a :class:`Nearest` are read only as far as they can hold one of the best.
+            outside: For an index that holds no vectors: where they are. The hits and their scores are the same as if it
+                held them.
         """
-        visible = self._visible(query)
-        by_text = self._best_by_text(query, visible)
-        if blocks is not None and query.vector is not None:
-            by_vector = self._best_in_blocks(query, visible, blocks)
+        visible, entries, said = self._visible(query), self._columns.entries, self._text_scores(query)
+        by_text = top(said, entries[: self._size], visible & (said > 0), query.list_depth)
+        if outside is not None and query.vector is not None:
+            by_vector = self._best_in_blocks(query, visible, outside)
         else:
             by_vector = self._best_by_vector(query, visible)
-        entries = self._columns.entries
-        fused = fuse(entries[by_vector].tolist(), entries[by_text].tolist(), query.top_k)
-        number_of = self._numbers_by_entry(np.concatenate([by_vector, by_text]))
+        lists = entries[by_vector].tolist(), entries[by_text].tolist()
+        both = np.concatenate([by_vector, by_text])
+        if query.fusion == "rrf":
+            fused = fuse(*lists, query.top_k)
+        else:
+            texts = dict(zip(entries[both].tolist(), said[both].tolist(), strict=True))
+            fused = fuse_scores(*lists, self._vector_scores(query, both, outside), texts, query.top_k)
+        number_of = self._numbers_by_entry(both)
         return [Ranked(number_of[hit.entry], hit.entry, hit.score, hit.match, *hit[2:]) for hit in fused]
+
+    def _vector_scores(self, query: Query, slots: Integers, outside: Outside | None) -> dict[int, float]:
+        """The cosine of each slot that has a vector, by entry."""
+        if query.vector is None:
+            return {}
+        columns = self._columns
+        if outside is not None:
+            slot_of = self._slots()
+            numbers, matrix = outside.vectors_of(columns.numbers[slots].tolist())
+            slots = np.array([slot_of[number] for number in np.asarray(numbers).tolist()], np.int64)
+        else:
+            slots = slots[columns.has_vector[slots]]
+            matrix = columns.matrix[slots]
+        return dict(zip(columns.entries[slots].tolist(), cosine(matrix, query.vector).tolist(), strict=True))
 
     def recent(self, query: Query) -> list[Ranked]:
         """The ``top_k`` records changed last, newest first; the query's filters count, its words and vector do not."""
@@ -323,10 +347,11 @@ class ScopeIndex:
             visible &= holds
         return visible
 
-    def _best_by_text(self, query: Query, visible: Mask) -> Integers:
-        if not query.tokens or not self._tokens:
-            return np.zeros(0, np.int64)
+    def _text_scores(self, query: Query) -> npt.NDArray[np.float64]:
+        """The BM25 score of every slot; 0 where no word of the query is."""
         states, scores = self._columns.states, np.zeros(self._size)
+        if not query.tokens or not self._tokens:
+            return scores
         if self._norms is None:
             self._norms = bm25_norms(self._columns.lengths[: self._size], self._tokens / self._living)
         for slots, counts in self._postings.find(np.frombuffer(query.tokens, HASHES)):
@@ -335,7 +360,7 @@ class ScopeIndex:
                 slots, counts = slots[living], counts[living]
             # A slot comes once in a term's postings, and terms in the query's order: the sum has the same bits always.
             scores[slots] += bm25(counts, self._norms[slots], idf(self._living, len(slots)))
-        return top(scores, self._columns.entries[: self._size], visible & (scores > 0), query.list_depth)
+        return scores
 
     def _best_by_vector(self, query: Query, visible: Mask) -> Integers:
         if query.vector is None or not self.dims:
@@ -348,12 +373,11 @@ class ScopeIndex:
         scores = cosine(matrix[slots], query.vector)
         return slots[top(scores, entries[slots], np.ones(len(slots), np.bool_), query.list_depth)]
 
-    def _best_in_blocks(self, query: Query, visible: Mask, blocks: Blocks) -> Integers:
+    def _best_in_blocks(self, query: Query, visible: Mask, outside: Outside) -> Integers:
         assert query.vector is not None
         slot_of, entries = self._slots(), self._columns.entries
         best, best_scores = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        blocks, slack = blocks if isinstance(blocks, Nearest) else (blocks, float("inf"))
-        for numbers, matrix in blocks:
+        for numbers, matrix in outside.blocks:
             slots = np.array([slot_of.get(number, -1) for number in numbers.tolist()], np.int64)
             scores = cosine(matrix, query.vector)
             least = scores.min()
@@ -363,7 +387,7 @@ class ScopeIndex:
             scores = np.concatenate([best_scores, scores[wanted]])
             chosen = top(scores, entries[slots], np.ones(len(slots), np.bool_), query.list_depth)
             best, best_scores = slots[chosen], scores[chosen]
-            if len(best) == query.list_depth and best_scores.min() > least + slack:
+            if len(best) == query.list_depth and best_scores.min() > least + outside.slack:
                 break
         return best
 

@@ -20,10 +20,12 @@ from store_suite import (
     embedders,
     embedding,
     entering,
+    exporting,
     forgetting,
     generations,
     importing,
     knowing_then,
+    pruning,
     racing,
     reading,
     recalling,
@@ -48,6 +50,8 @@ PARTS = (
     racing,
     importing,
     diagnosing,
+    pruning,
+    exporting,
 )
 _FOUND = [(name, test) for part in PARTS for name, test in vars(part).items() if name.startswith("test_")]
 if len({name for name, _ in _FOUND}) != len(_FOUND):

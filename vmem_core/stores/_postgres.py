@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -29,7 +29,7 @@ from vmem_core.errors import (
     VmemError,
 )
 from vmem_core.imports import Import
-from vmem_core.index import Blocks, IndexCache, Nearest, Query, ScopeIndex
+from vmem_core.index import IndexCache, Outside, Query, ScopeIndex
 from vmem_core.indexing import token_table
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Survey
@@ -79,15 +79,16 @@ class _SharedReader(Reader):
         with self._stripes[hash(scope) % _STRIPES]:
             return super().survey(connection, scope, searches, equal_texts)
 
-    def _blocks(self, connection: Any, state: ScopeState, query: Query) -> Blocks | None:
+    def _outside(self, connection: Any, state: ScopeState, query: Query) -> Outside | None:
         """The vectors of a scope too large for memory: those that pgvector puts first, else all."""
         generation = state.generation
         if generation is None or query.vector is None:
             return None
         pages = connection.nearest(generation.number, state.numbers, query.vector.tobytes(), query.list_depth)
         if pages is None:
-            return super()._blocks(connection, state, query)
-        return Nearest((matrix(rows, generation.dims) for rows in pages), slack(generation.dims))
+            return super()._outside(connection, state, query)
+        blocks = (matrix(rows, generation.dims) for rows in pages)
+        return Outside(blocks, self._finder(connection, generation), slack(generation.dims))
 
 
 class _SharedCache(IndexCache):
@@ -161,13 +162,47 @@ class PostgresEngine:
         """Queue a batch of imports: one transaction, run again while others get in its way."""
         return self._submit(lambda: self._commit_imports(operations, dry_run))
 
+    def change(self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T]) -> Future[T]:
+        """Queue a function that writes in one transaction, with the scopes held."""
+        return self._submit(lambda: self._change(scopes, function))
+
+    def scrub_soon(self) -> Future[None]:
+        """Nothing to do: old rows wait for VACUUM, which ``scrub`` runs."""
+        return self._submit(lambda: None)
+
+    @property
+    def language(self) -> str:
+        """The language of the search tokens, once the database was reached."""
+        assert self._language is not None
+        return self._language
+
+    def meaning(self, error: BaseException) -> BaseException:
+        """Our error for one of the driver's."""
+        return meaning_of(error)
+
+    @contextmanager
+    def snapshot_apart(self) -> Iterator[PostgresDatabase]:
+        """A connection of the pool in one snapshot of the database, for many reads."""
+        self._ready()
+        with self._connect() as connection, transaction(connection, READ):
+            yield PostgresDatabase(connection, self._layout)
+
+    @contextmanager
+    def transaction_apart(self, scope: Scope) -> Iterator[PostgresDatabase]:
+        """A connection of the pool in one transaction that holds a scope, for many writes."""
+        self._ready()
+        with self._connect() as connection, transaction(connection, WRITE):
+            database = PostgresDatabase(connection, self._layout)
+            database.lock(scope.key)
+            yield database
+
     def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
         """Queue a function that reads one snapshot of the database."""
         return self._submit(lambda: _again(lambda: self._snapshot(function), _reading_attempts()))
 
     def transact(self, function: Callable[[PostgresDatabase], T]) -> Future[T]:
         """Queue a function that writes: one transaction, run again while others get in its way."""
-        return self._submit(lambda: _again(lambda: self._in_transaction(function), _attempts()))
+        return self.change((), function)
 
     def see_generation(self, database: PostgresDatabase) -> Generation | None:
         """The active generation, read from the database and kept as the one last seen."""
@@ -239,34 +274,31 @@ class PostgresEngine:
         self._ready()
         assert self._language is not None
         tokens = token_table((text for operation in operations for text in operation.texts()), self._language)
-        return _again(lambda: self._transact_imports(operations, tokens, dry_run), _attempts())
+        return self._change(
+            [operation.scope for operation in operations],
+            lambda database: _imports.run_batch(database, operations, tokens, self._clock, dry_run=dry_run),
+            undo=dry_run,
+        )
 
-    def _transact_imports(
-        self, operations: Sequence[Import], tokens: dict[str, bytes], dry_run: bool
-    ) -> list[str | None]:
-        with self._connect() as connection, connection.transaction(force_rollback=dry_run):
-            database = PostgresDatabase(connection, self._layout)
-            # Always in one order, so that two imports never wait for each other.
-            for key in sorted({operation.scope.key for operation in operations}):
-                database.lock(key)
-            reasons = _imports.run_batch(database, operations, tokens, self._clock, dry_run=dry_run)
-            self._probe("before commit")
-        self._probe("after commit")
-        return reasons
-
-    def _in_transaction(self, function: Callable[[PostgresDatabase], T]) -> T:
+    def _change(self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], *, undo: bool = False) -> T:
         self._ready()
-        with self._connect() as connection, transaction(connection, WRITE):
-            result = function(PostgresDatabase(connection, self._layout))
+        return _again(lambda: self._change_once(scopes, function, undo), _attempts())
+
+    def _change_once(self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], undo: bool) -> T:
+        with self._connect() as connection, transaction(connection, WRITE, undo=undo):
+            database = PostgresDatabase(connection, self._layout)
+            # Always in one order, so that two that lock several scopes never wait for each other.
+            for key in sorted({scope.key for scope in scopes}):
+                database.lock(key)
+            done = function(database)
             self._probe("before commit")
         self._probe("after commit")
-        return result
+        return done
 
     def _snapshot(self, function: Callable[[PostgresDatabase, Reader], T]) -> T:
-        self._ready()
-        assert self._reader is not None
-        with self._connect() as connection, transaction(connection, READ):
-            return function(PostgresDatabase(connection, self._layout), self._reader)
+        with self.snapshot_apart() as database:
+            assert self._reader is not None
+            return function(database, self._reader)
 
     def _inspect(self, progress: Progress | None) -> list[Finding]:
         with self._connect() as connection, transaction(connection, READ):

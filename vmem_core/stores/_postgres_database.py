@@ -176,7 +176,7 @@ def find_type(connection: Any) -> pgvector.VectorType | None:
 
 
 @contextmanager
-def transaction(connection: Any, begin: str) -> Iterator[None]:
+def transaction(connection: Any, begin: str, *, undo: bool = False) -> Iterator[None]:
     """One pipelined transaction: what begins it travels with the first statement, COMMIT with the last ones.
 
     The driver's own block would wait for both. In autocommit the driver sends nothing by itself; the host's setting is
@@ -185,6 +185,7 @@ def transaction(connection: Any, begin: str) -> Iterator[None]:
     Args:
         connection: With no transaction open.
         begin: ``WRITE`` or ``READ``.
+        undo: Whether nothing of it is to stand.
 
     Raises:
         StoreUnavailableError: If the server has rolled back where it was told to commit.
@@ -195,8 +196,8 @@ def transaction(connection: Any, begin: str) -> Iterator[None]:
         with connection.pipeline():
             connection.execute(begin, prepare=False)
             yield
-            end = connection.execute("commit", prepare=False)
-        if end.statusmessage != "COMMIT":
+            end = connection.execute("rollback" if undo else "commit", prepare=False)
+        if end.statusmessage != "COMMIT" and not undo:
             raise StoreUnavailableError("the server has rolled the transaction back; try again", retryable=True)
     finally:
         if not connection.closed:

@@ -50,12 +50,16 @@ TABLES: Final = (
 # old row waits for VACUUM, which scrub() runs.
 _OWN: Final = {
     _sql.LOAD: _sql.LOAD.replace("r.request, r.body, null", f"r.request, r.body, {_DATABASE_TIME}"),
+    _sql.OVERWRITE_REVISION: "update vmem_revisions set body = '' where entry = ?",
     _sql.OVERWRITE_TEXT: "update vmem_revisions set body = '' where number = ?",
     _sql.EMPTY_RECORD: _sql.EMPTY_RECORD.replace(
         "tokens = x'', facets = x''", "tokens = ''::bytea, facets = ''::bytea"
     ),
     _sql.REDACT_RECEIPT: f"""update vmem_receipts set redacted = 1, request = '\\x{_sql.ERASED.hex()}'::bytea
       where number = ?""",
+    # By code point, whatever the database's locale.
+    _sql.DUMP_MESSAGES: """select message_id from vmem_messages where scope_id = ? and message_id collate "C" > ?
+      order by message_id collate "C" limit ?""",
     _sql.LAST_STAMP: _sql.LAST_STAMP.replace("select max(\n", "select greatest(\n"),
     _sql.INSERT_RECEIPT: """insert into vmem_receipts(number, scope_id, operation_id, committed_at, redacted, request,
       body) values(?, ?, ?, ?, 0, ?, ?)""",

@@ -22,6 +22,7 @@ from vmem_core.records import Record, Scope, check_scope
 from vmem_core.results import Finding, Generation, Receipt
 from vmem_core.store import Found, Listing, Progress, Search
 from vmem_core.stores import _forks
+from vmem_core.stores._upkeep import Upkeep
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -88,7 +89,7 @@ class SqlGenerations:
         return await awaited(future)
 
 
-class SqlStore:
+class SqlStore(Upkeep):
     """The verbs of both SQL stores.
 
     Args:
@@ -160,6 +161,12 @@ class SqlStore:
 
     async def _read(self, function: Callable[[Any, Any], Any]) -> Any:
         return await awaited(self._opened().read(function))
+
+    async def _change(self, scope: Scope, function: Callable[[Any], Any]) -> Any:
+        return await awaited(self._opened().change([scope], function))
+
+    async def _pruned(self) -> None:
+        await awaited(self._opened().scrub_soon())
 
     async def close(self) -> None:
         """Finish what is queued and let go of files and connections; calling it again does nothing."""

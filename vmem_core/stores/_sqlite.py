@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final, NamedTuple, TypeVar
@@ -27,6 +28,7 @@ from vmem_core.errors import StoreUnavailableError
 from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Plan
+from vmem_core.records import Scope
 from vmem_core.results import Finding, Generation
 from vmem_core.store import Progress
 from vmem_core.stores import _forks, _imports, _sql, _transaction
@@ -229,6 +231,56 @@ class Engine:
             return reasons
 
         return self.write(commit)
+
+    def change(self, scopes: Sequence[Scope], function: Callable[[StoreConnection], T]) -> Future[T]:
+        """Queue a function that writes in one transaction; on SQLite it holds every scope."""
+
+        def commit(connection: StoreConnection) -> T:
+            with transaction(connection):
+                return function(connection)
+
+        return self.write(commit)
+
+    def scrub_soon(self) -> Future[None]:
+        """Cut the log, now or after a later operation: what was overwritten is still in it."""
+
+        def cut(connection: StoreConnection) -> None:
+            self._scrub_owed = not truncate_log(connection)
+
+        return self.write(cut)
+
+    @property
+    def language(self) -> str:
+        """The language of the search tokens, once the file was opened."""
+        assert self._language is not None
+        return self._language
+
+    def meaning(self, error: BaseException) -> BaseException:
+        """Our error for one of the driver's."""
+        return translate(error)
+
+    @contextmanager
+    def snapshot_apart(self) -> Iterator[StoreConnection]:
+        """A connection of its own in one snapshot of the file, for many reads; not from the writer's thread."""
+        with self._apart() as connection:
+            connection.execute("pragma query_only = on")
+            connection.execute("begin")
+            yield connection
+
+    @contextmanager
+    def transaction_apart(self, scope: Scope) -> Iterator[StoreConnection]:
+        """A connection of its own in one transaction, for many writes; on SQLite it holds every scope."""
+        with self._apart() as connection, transaction(connection):
+            yield connection
+
+    @contextmanager
+    def _apart(self) -> Iterator[StoreConnection]:
+        self._writer_connection.submit(lambda connection: None).result()  # makes and checks the tables
+        connection = connect(self.path, self.busy_timeout)
+        try:
+            yield connection
+        finally:
+            connection.close()
 
     def write(self, function: Callable[[StoreConnection], T]) -> Future[T]:
         """Queue a function on the writing connection, outside any transaction."""

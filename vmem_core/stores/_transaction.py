@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from vmem_core.clock import Clock, read_micros
 from vmem_core.indexing import KIND_CODES, ORIGIN_CODES, expiry_micros, state_code, token_bytes
@@ -23,6 +23,8 @@ from vmem_core.stores._database import Database, Rows
 from vmem_core.text import text_key
 from vmem_core.tokens import TOKENIZER_VERSION, facets
 from vmem_core.values import from_micros, to_micros
+
+_MANY: Final = 16  # new records from which on one statement for all costs less than to pipeline one for each
 
 
 @dataclass(slots=True)
@@ -209,7 +211,7 @@ def apply(connection: Database, plan: Plan, scope: Scope, loaded: Loaded, tokens
         state.generation = _start_generation(connection, *plan.starts)
     receipt = plan.receipt
     changed = state.scope_id << 32 | receipt.scope_revision
-    if len(plan.writes) > 1 and all(write.action == "create" for write in plan.writes):
+    if len(plan.writes) >= _MANY and all(write.action == "create" for write in plan.writes):
         create_records(connection, [(write, changed) for write in plan.writes], state, tokens, loaded.numbers)
     else:
         for write in plan.writes:
@@ -258,7 +260,7 @@ def create_records(
         record, number = write.record, first + place
         numbers[record.id] = number
         key, hashes = text_key(record.text), tokens[record.text]
-        rows.append((number, record.id, *_head_row(record, entry, changed, key, hashes)))
+        rows.append((number, record.id, *head_row(record, entry, changed, key, hashes)))
         if write.vector is not None:
             vectors.append((number, record.revision, record.revision, write.vector))
     connection.execute_many(_sql.INSERT_NUMBERED_RECORD, rows)
@@ -271,7 +273,7 @@ def _revision_row(number: int, record: Record) -> tuple[int, int, int, int, str]
     return number, record.revision, record.scope_revision, recorded_at, _sql.record_body(record)
 
 
-def _head_row(record: Record, entry: int, changed: int, key: int | None, tokens: bytes | None) -> tuple[Any, ...]:
+def head_row(record: Record, entry: int, changed: int, key: int | None, tokens: bytes | None) -> tuple[Any, ...]:
     """What the row of a record keeps of its current revision, after its number and id."""
     return (
         entry,
@@ -296,7 +298,7 @@ def _write(connection: Database, write: Write, loaded: Loaded, changed: int, tok
     number = loaded.numbers[record.id]
     entry = connection.add_revision(_revision_row(number, record))
     key, hashes = (text_key(record.text), tokens[record.text]) if write.text_changed else (None, None)
-    row = _head_row(record, entry, changed, key, hashes)
+    row = head_row(record, entry, changed, key, hashes)
     if write.action == "create":
         connection.execute(_sql.INSERT_RECORD, (number, record.id, *row))
     else:
@@ -387,7 +389,8 @@ def replay(connection: Database, operation: Operation, clock: Clock) -> Outcome 
 
 def scopes(connection: Database) -> list[Scope]:
     """Every scope that was ever written to, in the order of their keys."""
-    return [_sql.load_scope(row[0]) for row in connection.execute(_sql.SCOPES)]
+    # Sorted here: a database's own order of texts depends on its locale.
+    return [_sql.load_scope(key) for key in sorted(row[0] for row in connection.execute(_sql.SCOPES))]
 
 
 def revisions(connection: Database, scope: Scope, wanted: Sequence[tuple[str, int]]) -> list[Kept]:

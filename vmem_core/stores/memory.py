@@ -33,6 +33,7 @@ from vmem_core.results import Finding, Generation, Receipt
 from vmem_core.store import ENGLISH, Found, Listing, Progress, Search, check_language
 from vmem_core.stores._memory_generations import GenerationRows, MemoryGenerations
 from vmem_core.stores._memory_rows import ERASED, MemoryRow, RevisionRow, ScopeRow, expired, head_of, known_of, listed
+from vmem_core.stores._memory_upkeep import MemoryUpkeep
 from vmem_core.text import text_key
 from vmem_core.values import from_micros, to_micros
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from vmem_core.index import ScopeIndex
 
 
-class InMemoryStore:
+class InMemoryStore(MemoryUpkeep):
     """A store that lives and dies with the process.
 
     Args:
@@ -186,7 +187,7 @@ class InMemoryStore:
         for write in plan.writes:
             self._write(write, scope, tokens)
         for record_id in plan.forgets:
-            self._forget(self._rows[record_id])
+            self._forget(self._rows[record_id], plan.receipt.scope_revision)
         for record_id in plan.mentions:
             self._rows[record_id].mentioned_by.append(plan.receipt.scope_revision)
         scope.messages.update(plan.messages)
@@ -224,10 +225,11 @@ class InMemoryStore:
             row.vector_since = write.record.revision if row.vector is None else row.vector_since
             row.vector = write.vector
 
-    def _forget(self, row: MemoryRow) -> None:
+    def _forget(self, row: MemoryRow, at: int) -> None:
         row.scope.by_key[row.key].discard(row.number)
         self._redact(row.scope, set(row.mentioned_by))
         row.forgotten, row.tokens, row.vector, row.key, row.prepared, row.unembeddable = True, b"", None, 0, None, 0
+        row.forgotten_at = at
         row.revisions.clear()
         row.past_vectors.clear()
         row.mentioned_by.clear()
@@ -294,8 +296,7 @@ class InMemoryStore:
         until = search.at_scope_revision or 0
         commits = (stored.receipt for stored in state.receipts.values())
         stamps = [to_micros(r.committed_at) for r in commits if r.scope_revision <= until]
-        kept = (r.record for row in state.rows for r in row.revisions if r.scope_revision <= until)
-        stamps += [to_micros(record.recorded_at) for record in kept if record is not None]
+        stamps += [r.recorded_at for row in state.rows for r in row.revisions if r.scope_revision <= until]
         return max(stamps, default=0)
 
     def _index(self, state: ScopeRow) -> ScopeIndex:
