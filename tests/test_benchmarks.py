@@ -27,7 +27,8 @@ def load(name: str) -> ModuleType:
     return module
 
 
-speed, locomo, scaling = load("speed"), load("locomo"), load("scaling")
+speed, locomo, adapters = load("speed"), load("locomo"), load("adapters")
+reembed, scaling = load("reembed"), load("scaling")
 
 
 def turn(turn_id: str, speaker: str, text: str, **more: str) -> dict[str, str]:
@@ -227,4 +228,76 @@ async def test_scaling_writes_each_scope_in_one_operation_of_its_own(tmp_path: P
 def test_scaling_refuses_sizes_below_one(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         scaling.main(["--scopes", "0"])
+
+
+def test_adapters_prints_a_row_for_each_call_with_what_each_adapter_adds(capsys: pytest.CaptureFixture[str]) -> None:
+    adapters.main(["--records", "20", "--calls", "3"])
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == [
+        "p50", "in", "ms", "session", "langchain", "alone", "added", "llamaindex", "alone", "added"
+    ]  # fmt: skip
+    assert [row[:16].strip() for row in rows] == ["tool: remember", "tool: recall", "retrieve"]
+    assert [len([float(figure) for figure in row[16:].split()]) for row in rows] == [7, 7, 7]
+
+
+def test_adapters_gives_the_same_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    adapters.main(["--records", "5", "--calls", "2", "--json"])
+    for row in json.loads(capsys.readouterr().out):
+        for name in ("langchain", "llamaindex"):
+            rest = row[f"{name}_alone"]["p50"] + row["session"]["p50"]
+            assert row["added"][name] == pytest.approx(row[name]["p50"] - rest)
+
+
+async def test_each_adapter_makes_the_calls_that_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every system writes every text in an operation of its own, and finds what the session finds."""
+    sessions: list[Any] = []
+
+    def watched(records: int) -> Any:
+        sessions.append(adapters.MemorySession(adapters.InMemoryStore(), adapters.SCOPE))
+        return sessions[-1]
+
+    monkeypatch.setattr(adapters, "filled", watched)
+    taken = await adapters.workflow_that_measures(0, 30).run()
+    assert {name for systems in taken.values() for name in systems} == {
+        "session", "langchain", "langchain_alone", "llamaindex", "llamaindex_alone"
+    }  # fmt: skip
+    assert all(len(ms) == 30 for systems in taken.values() for ms in systems.values())
+    for session in sessions:
+        assert await session.count() == await session.scope_revision() == 31  # with the one that warms up
+    _, langchain, llamaindex = sessions
+    for session in (langchain, llamaindex):
+        operations = {record.operation_id for record in (await session.list(limit=100)).records}
+        assert all(operation.startswith("vmem-op-1:") for operation in operations)
+
+
+@pytest.mark.parametrize("arguments", [["--records", "0"], ["--calls", "0"]])
+def test_adapters_refuses_sizes_below_one(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        adapters.main(arguments)
+    assert "must be 1 or more" in capsys.readouterr().err
+
+
+def test_reembed_moves_a_store_in_use_and_is_killed_on_the_way(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reembed, "SETTLE_SECONDS", 0.4)
+    sizes = "--records 24 --batch-size 4 --writers 1 --kills 1 --model-ms 0 --pause-ms 50"
+    reembed.main([*sizes.split(), "--json"])
+    measured = json.loads(capsys.readouterr().out)
+    assert (measured["kills"], measured["switches"], measured["lacking"]) == (1, 1, 0)
+    assert measured["model"] == "made-new"
+    assert measured["write_errors"] == []
+    assert measured["paid"] >= 24 + 4
+    assert measured["alone"]["result"]["embedded"] == 24
+    for phase in measured["phases"].values():
+        assert phase["searches"] > 0
+        assert (phase["errors"], phase["empty"]) == (0, 0)
+    printed = list(reembed.lines(measured))
+    assert [line.split()[0] for line in printed[1:4]] == ["before", "during", "after"]
+    assert "calls of reembed, of which killed" in printed[7]
+
+
+def test_reembed_refuses_sizes_below_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        reembed.main(["--records", "0"])
     assert "must be 1 or more" in capsys.readouterr().err

@@ -172,7 +172,8 @@ class EmbeddingGenerations(Protocol):
         """Store vectors in a generation, and return how many were taken.
 
         What is not of a record's current revision is left out, as are forgotten records. Into an unknown or retired
-        generation nothing is put.
+        generation nothing is put. What was put survives the end of the process at once, and a power cut once
+        ``activate`` has answered; a batch that a power cut takes before is missing again.
 
         Args:
             number: The generation, active or pending.

@@ -222,6 +222,40 @@ def doctor(store: DoctorStoreOption = DEFAULT_STORE, as_json: JsonOption = False
         raise typer.Exit(1)
 
 
+@app.command("reembed")
+def reembed(
+    store: StoreOption = DEFAULT_STORE,
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            "--embedder", metavar="MODULE:NAME", help="The new embedder, or its class. Without: the local one."
+        ),
+    ] = None,
+    model_id: Annotated[str | None, typer.Option("--model-id", help="Its model id; without, it is asked.")] = None,
+    dims: Annotated[int | None, typer.Option("--dims", min=1, help="Its size; without, it is asked.")] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, max=1000, help="Texts a call.")] = 64,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, max=100, help="Calls at a time.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the whole store to another embedding model, or embed what has no vector. Ctrl-C leaves a job to resume."""
+    from vmem_core.cli import reembedding
+
+    out = output.console()
+    with opening.opened(store) as opened:
+        target = reembedding.choose(embedder, model_id, dims)
+        try:
+            result = reembedding.move(opened, target, batch_size, concurrency)
+        except KeyboardInterrupt:
+            raise Stop(f"stopped; {reembedding.AGAIN}", 130) from None
+    if as_json:
+        output.print_json(out, result.to_json())
+    else:
+        for line in reembedding.describe(result, target, store):
+            output.remark(out, line)
+    if not result.activated:
+        raise typer.Exit(1)
+
+
 def _load_demo() -> ModuleType:
     # The demo is an agent, so it lives with the adapter. By name: the core knows no framework.
     try:

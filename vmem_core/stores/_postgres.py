@@ -200,9 +200,15 @@ class PostgresEngine:
         """Queue a function that reads one snapshot of the database."""
         return self._submit(lambda: _again(lambda: self._snapshot(function), _reading_attempts()))
 
-    def transact(self, function: Callable[[PostgresDatabase], T]) -> Future[T]:
-        """Queue a function that writes: one transaction, run again while others get in its way."""
-        return self.change((), function)
+    def transact(self, function: Callable[[PostgresDatabase], T], *, lasting: bool) -> Future[T]:
+        """Queue a function that writes: one transaction, run again while others get in its way.
+
+        Args:
+            function: What the transaction does.
+            lasting: Whether it survives a crash of the server at once; else it does once a later commit that lasts
+                is done.
+        """
+        return self._submit(lambda: self._change((), function, lasting=lasting))
 
     def see_generation(self, database: PostgresDatabase) -> Generation | None:
         """The active generation, read from the database and kept as the one last seen."""
@@ -280,12 +286,23 @@ class PostgresEngine:
             undo=dry_run,
         )
 
-    def _change(self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], *, undo: bool = False) -> T:
+    def _change(
+        self,
+        scopes: Sequence[Scope],
+        function: Callable[[PostgresDatabase], T],
+        *,
+        undo: bool = False,
+        lasting: bool = True,
+    ) -> T:
         self._ready()
-        return _again(lambda: self._change_once(scopes, function, undo), _attempts())
+        return _again(lambda: self._change_once(scopes, function, undo, lasting), _attempts())
 
-    def _change_once(self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], undo: bool) -> T:
+    def _change_once(
+        self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], undo: bool, lasting: bool
+    ) -> T:
         with self._connect() as connection, transaction(connection, WRITE, undo=undo):
+            if not lasting:
+                run(connection, "set local synchronous_commit to off")
             database = PostgresDatabase(connection, self._layout)
             # Always in one order, so that two that lock several scopes never wait for each other.
             for key in sorted({scope.key for scope in scopes}):

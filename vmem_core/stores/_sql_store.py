@@ -73,7 +73,8 @@ class SqlGenerations:
 
         generations.check_number(number)
         filling = generations.check_vectors(vectors)
-        return await self._transact(lambda database: _generations.put(database, number, filling))
+        # Not lasting by itself: the switch is, with all that was put before. A lost batch would be made again.
+        return await self._transact(lambda database: _generations.put(database, number, filling), lasting=False)
 
     async def activate(self, number: int) -> bool:
         """Switch to a generation that lacks nothing."""
@@ -84,8 +85,8 @@ class SqlGenerations:
         await self.active()
         return switched
 
-    async def _transact(self, function: Callable[[Any], T]) -> T:
-        future: Future[T] = self._store._opened().transact(function)
+    async def _transact(self, function: Callable[[Any], T], *, lasting: bool = True) -> T:
+        future: Future[T] = self._store._opened().transact(function, lasting=lasting)
         return await awaited(future)
 
 

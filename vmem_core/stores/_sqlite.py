@@ -286,19 +286,26 @@ class Engine:
         """Queue a function on the writing connection, outside any transaction."""
         return self._writer_connection.submit(function)
 
-    def transact(self, function: Callable[[StoreConnection], T]) -> Future[T]:
-        """Queue a function on the writing connection, in a transaction of its own."""
+    def transact(self, function: Callable[[StoreConnection], T], *, lasting: bool) -> Future[T]:
+        """Queue a function on the writing connection, in a transaction of its own.
+
+        Args:
+            function: What the transaction does.
+            lasting: Whether it survives a power cut at once; else it does once a later commit that lasts is done.
+        """
 
         def transaction(connection: StoreConnection) -> T:
-            connection.execute("begin immediate")
+            if not lasting:
+                connection.execute("pragma synchronous = normal")
             try:
+                connection.execute("begin immediate")
                 result = function(connection)
                 self._probe("before commit")
                 connection.execute("commit")
-            except BaseException:
+            finally:
                 if connection.in_transaction:
                     connection.execute("rollback")
-                raise
+                connection.execute("pragma synchronous = full")
             self._probe("after commit")
             return result
 
