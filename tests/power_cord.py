@@ -122,6 +122,7 @@ class Story:
 
     async def check(self, store: Store, *, after: bool) -> None:
         """The store is before or after the write, and the operation asked for again tells which, and ends after it."""
+        assert await store.diagnose() == []
         assert await visible(store) == (self.after if after else self.before)
         again = await write(store, self.name)
         assert (again.receipt, again.replayed) == (self.receipt, after)

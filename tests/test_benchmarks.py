@@ -27,7 +27,8 @@ def load(name: str) -> ModuleType:
     return module
 
 
-speed, locomo, adapters, reembed = load("speed"), load("locomo"), load("adapters"), load("reembed")
+speed, locomo, adapters = load("speed"), load("locomo"), load("adapters")
+reembed, scaling = load("reembed"), load("scaling")
 
 
 def turn(turn_id: str, speaker: str, text: str, **more: str) -> dict[str, str]:
@@ -177,6 +178,56 @@ def test_the_benchmark_of_postgresql_times_both_systems_on_one_server() -> None:
     rows = asyncio.run(postgres.run(server_uri(), records=30, calls=4))
     assert [row["job"] for row in rows] == ["remember", "recall"]
     assert all(row["vmem_p50_ms"] > 0 for row in rows)
+
+
+def test_scaling_prints_recalls_memory_and_bytes_of_every_kind_of_store(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    server_uri()  # skips without a server
+    scaling.main(["--scopes", "3", "--records", "8", "--calls", "4", "--dsn", server_uri(), "--folder", str(tmp_path)])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "3 scopes of 8 records, 384 dimensions"
+    labels = [line.split("  ")[0] for line in printed]
+    for kind in ("sqlite", "postgres"):
+        assert [label for label in labels if label.startswith(kind)] == [
+            f"{kind}, index kept",
+            f"{kind}, index built each time",
+            kind,
+            f"{kind}, on disk",
+            *(label for label in labels if label.startswith(f"{kind}: ")),
+        ]
+        assert any(label.startswith(f"{kind}: doctor in ") and label.endswith("s, 0 findings") for label in labels)
+    assert labels.count("whole") == labels.count("vmem_revisions") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scaling_gives_the_same_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    scaling.main(["--scopes", "2", "--records", "5", "--calls", "2", "--stores", "memory", "sqlite", "--json"])
+    memory, sqlite = json.loads(capsys.readouterr().out)
+    assert (memory["store"], sqlite["store"]) == ("memory", "sqlite")
+    assert "bytes" not in memory
+    for told in (memory["recall"], sqlite["recall"], sqlite["first_recall"]):
+        assert told["ratio"] == pytest.approx(told["all"] / told["one"])
+    assert memory["cache"]["counted"] == sqlite["cache"]["counted"] > 10 * 384 * 4
+    tables = {name: size for name, size in sqlite["bytes"].items() if name != "whole"}
+    assert {"vmem_records", "vmem_revisions", "vmem_receipts", "vmem_vectors_1"} <= tables.keys()
+    assert 0 < sum(tables.values()) <= sqlite["bytes"]["whole"]
+
+
+async def test_scaling_writes_each_scope_in_one_operation_of_its_own(tmp_path: Path) -> None:
+    store, work = scaling.SqliteStore(tmp_path / "all.db"), scaling.Made()
+    await scaling.fill(store, work, range(3), 4)
+    for number in range(3):
+        session = scaling.MemorySession(store, scaling.scope_of(number))
+        assert await session.scope_revision() == 1
+        page = await session.list()
+        assert [record.text for record in reversed(page.records)] == work.texts(number, 4)
+    await store.close()
+
+
+def test_scaling_refuses_sizes_below_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        scaling.main(["--scopes", "0"])
 
 
 def test_adapters_prints_a_row_for_each_call_with_what_each_adapter_adds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -346,3 +346,12 @@ async def test_the_database_stamps_commits(store: PostgresStore, uri: str) -> No
     assert before is not None
     assert after is not None
     assert before[0] <= receipt.committed_at <= after[0]
+
+
+async def test_ids_of_scopes_count_scopes_and_not_writes(store: PostgresStore, uri: str, schema: str) -> None:
+    for n in range(5):
+        await MemorySession(store, ADA).remember(f"tea {n}")
+    await MemorySession(store, BOB).remember("tea")
+    with psycopg.connect(uri) as connection:
+        rows = connection.execute(f'select scope_id from "{schema}".vmem_scopes order by scope_id')  # type: ignore[arg-type]
+        assert rows.fetchall() == [(1,), (2,)]

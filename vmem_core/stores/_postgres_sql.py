@@ -84,7 +84,10 @@ LOCK_GENERATIONS: Final = (
 LOCK_SCOPES: Final = """select scope_id from vmem_scopes where scope_id in (select value from json_each(?))
   order by scope_id for update"""
 LOCK_SCOPE: Final = (
-    "insert into vmem_scopes(scope_key, revision, last_stamp, records) values(?, 0, 0, 0) on conflict do nothing",
+    # Not tried where the row is there: "on conflict" would use up an id at every write, and ids are 31 bits.
+    """insert into vmem_scopes(scope_key, revision, last_stamp, records)
+      select asked.scope_key, 0, 0, 0 from (select cast(? as text) as scope_key) as asked
+      where not exists (select 1 from vmem_scopes s where s.scope_key = asked.scope_key) on conflict do nothing""",
     "select scope_id from vmem_scopes where scope_key = ? for update",
 )
 
