@@ -308,7 +308,6 @@ def lines(measured: dict[str, Any]) -> Iterator[str]:
                  for c in columns)  # fmt: skip
         yield f"{name:<8}" + "".join(cells)
     yield ""
-    again = measured["paid"] - measured["records"]
     killed = measured["kills"] * measured["batch_size"]
     alone = measured["alone"]
     rows = (
@@ -316,14 +315,14 @@ def lines(measured: dict[str, Any]) -> Iterator[str]:
         ("revisions meanwhile, errors", f"{measured['revised']:,}, {len(measured['write_errors'])}"),
         ("calls of reembed, of which killed", f"{measured['calls']}, {measured['kills']}"),
         ("switches that the reader saw", str(measured["switches"])),
-        ("embeddings beyond one a record", f"{again:,}, of which {killed:,} in batches that were killed"),
+        ("texts embedded by the job, of which killed", f"{measured['paid']:,}, {killed:,}"),
         ("records that lack a vector at the end", str(measured["lacking"])),
         ("from the first call to the switch", f"{measured['seconds']:.1f} s"),
         ("alone: embedder, in all", f"{alone['model']:.2f} s, {alone['wall']:.2f} s (adds {alone['adds']:.1%})"),
         ("alone: peak memory of the process", f"{alone['peak_mb']:.0f} MB"),
     )
     for label, value in rows:
-        yield f"{label:<40}{value}"
+        yield f"{label:<44}{value}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

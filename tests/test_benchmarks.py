@@ -287,7 +287,8 @@ def test_reembed_moves_a_store_in_use_and_is_killed_on_the_way(
     assert (measured["kills"], measured["switches"], measured["lacking"]) == (1, 1, 0)
     assert measured["model"] == "made-new"
     assert measured["write_errors"] == []
-    assert measured["paid"] >= 24 + 4
+    assert measured["revised"] > 0
+    assert measured["paid"] >= 4 + 4  # a batch that was killed, and what the writer had not embedded meanwhile
     assert measured["alone"]["result"]["embedded"] == 24
     for phase in measured["phases"].values():
         assert phase["searches"] > 0

@@ -267,6 +267,11 @@ class ModelCalls:
         """What embeds, or None."""
         return self._current.target
 
+    @property
+    def next(self) -> PluggedEmbedder | None:
+        """What the store is going to be moved to, as far as it is known."""
+        return self._next
+
     def use(self, plugged: PluggedEmbedder) -> None:
         """Embed with another embedder from now on."""
         self._current, self._next = plugged, None

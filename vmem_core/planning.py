@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from vmem_core import extract, reconcile
+from vmem_core import extract, reconcile, writes
 from vmem_core.edits import ApplyEdits, Extract, ReconciledRemember
 from vmem_core.errors import RevisionConflictError
 from vmem_core.extract import Fact
@@ -284,7 +284,7 @@ class Planner:
             vectors = await self._embed(operation, made.pop() if made else None)
             return await self._store.run(operation.with_vectors(vectors))
 
-        return await self._calls.following(attempt)
+        return await writes.commit(self._store, self._calls, operation.texts(), attempt)
 
     async def _embed(self, operation: ApplyEdits, known: Vectors | None) -> Vectors | None:
         """The vectors of the final texts; those that are known are not paid for again."""

@@ -134,6 +134,10 @@ class EmbeddingGenerations(Protocol):
         """The active generation, or None if no vector was ever stored."""
         ...
 
+    async def prepared(self) -> Generation | None:
+        """The pending generation, or None if none is being prepared."""
+        ...
+
     async def begin(self, model_id: str, dims: int) -> Generation:
         """The generation to fill for a model: the active one, the pending one, or a new pending one.
 

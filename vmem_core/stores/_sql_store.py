@@ -42,6 +42,13 @@ class SqlGenerations:
         found: Generation | None = await awaited(engine.read(lambda database, _: engine.see_generation(database)))
         return found
 
+    async def prepared(self) -> Generation | None:
+        """The pending generation, or None if none is being prepared."""
+        from vmem_core.stores import _generations
+
+        kept: list[Generation] = await self._store._read(lambda database, _: _generations.kept(database))
+        return generations.prepared(kept)
+
     async def begin(self, model_id: str, dims: int) -> Generation:
         """The generation to fill for a model; a pending one of another model is given up."""
         from vmem_core.stores import _generations
