@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -34,6 +34,7 @@ from vmem_core.records import Scope
 from vmem_core.results import Finding, Generation
 from vmem_core.store import Found, Progress, Search
 from vmem_core.stores import _imports, _sql, _transaction
+from vmem_core.stores._calls import awaited
 from vmem_core.stores._facts import facts_of
 from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
 from vmem_core.stores._postgres_errors import AGAIN, again, attempts, has_ended, meaning_of, reading_attempts
@@ -143,9 +144,9 @@ class PostgresEngine:
 
     # --- from any thread --------------------------------------------------------------------------------------
 
-    def run(self, operation: Operation) -> Future[Outcome]:
+    def run(self, operation: Operation) -> Awaitable[Outcome]:
         """Queue an operation: one transaction, run again while others get in its way."""
-        return self._submit(lambda: self._commit(operation))
+        return awaited(self._submit(lambda: self._commit(operation)))
 
     def run_imports(self, operations: Sequence[Import], dry_run: bool) -> Future[list[str | None]]:
         """Queue a batch of imports: one transaction, run again while others get in its way."""
@@ -185,9 +186,9 @@ class PostgresEngine:
             database.lock(scope.key)
             yield database
 
-    def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
+    def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Awaitable[T]:
         """Queue a function that reads one snapshot of the database."""
-        return self._submit(lambda: again(lambda: self._snapshot(function), reading_attempts()))
+        return awaited(self._submit(lambda: again(lambda: self._snapshot(function), reading_attempts())))
 
     def transact(self, function: Callable[[PostgresDatabase], T], *, lasting: bool) -> Future[T]:
         """Queue a function that writes: one transaction, run again while others get in its way.

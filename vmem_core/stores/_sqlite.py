@@ -30,6 +30,7 @@ from vmem_core.records import Scope
 from vmem_core.results import Finding, Generation
 from vmem_core.store import Progress
 from vmem_core.stores import _forks, _imports, _sql, _transaction
+from vmem_core.stores._calls import Call, settle
 from vmem_core.stores._reader import Reader
 from vmem_core.stores._settings import setting
 from vmem_core.stores._sqlite_connection import Connection
@@ -87,7 +88,7 @@ class Engine:
         self._cache_bytes, self._probe = cache_bytes, probe
         self._language: str | None = None
         self._reader: Reader | None = None
-        self._pending: deque[tuple[Operation, Future[Outcome]]] = deque()
+        self._pending: deque[tuple[Operation, Call[Outcome]]] = deque()
         self._scrub_owed = True  # whoever had the file before may have died between a forget and its scrub
         self._writer_connection = Connection(self._open_writer)
         self._reader_connection = Connection(self._open_reader)
@@ -96,16 +97,16 @@ class Engine:
 
     # --- from any thread --------------------------------------------------------------------------------------
 
-    def run(self, operation: Operation) -> Future[Outcome]:
+    def run(self, operation: Operation) -> Call[Outcome]:
         """Queue an operation; those that wait together share a commit."""
-        future: Future[Outcome] = Future()
-        self._pending.append((operation, future))
+        call: Call[Outcome] = Call()
+        self._pending.append((operation, call))
         try:
             self._writer_connection.run(self._drain)
         except StoreUnavailableError:
-            if future.cancel():
+            if call.claim():
                 raise
-        return future  # also if an earlier call has taken it along after all
+        return call  # also if an earlier call has taken it along after all
 
     def run_imports(self, operations: Sequence[Import], dry_run: bool) -> Future[list[str | None]]:
         """Queue a batch of imports: one transaction of its own."""
@@ -193,7 +194,7 @@ class Engine:
 
         return self._writer_connection.submit(commit)
 
-    def read(self, function: Callable[[StoreConnection, Reader], T]) -> Future[T]:
+    def read(self, function: Callable[[StoreConnection, Reader], T]) -> Call[T]:
         """Queue a function on the reading connection, in one snapshot of the file."""
 
         def snapshot(connection: StoreConnection) -> T:
@@ -204,7 +205,7 @@ class Engine:
             finally:
                 connection.execute("rollback")
 
-        return self._reader_connection.submit(snapshot)
+        return self._reader_connection.call(snapshot)
 
     def diagnose(self, progress: Progress | None) -> Future[list[Finding]]:
         """Queue a look at the whole file, on a thread of its own, so that other reads need not wait for it."""
@@ -248,18 +249,14 @@ class Engine:
 
     def _drain(self) -> None:
         """Commit what waits: a savepoint each, so that one refused operation fails no other."""
-        group: list[tuple[Operation, Future[Outcome]]] = []
+        group: list[tuple[Operation, Call[Outcome]]] = []
         while self._pending and len(group) < _LARGEST_GROUP:
-            operation, future = self._pending.popleft()
-            if future.set_running_or_notify_cancel():
-                group.append((operation, future))
+            operation, call = self._pending.popleft()
+            if call.claim():
+                group.append((operation, call))
         if group:
             settled = self._commit_group([operation for operation, _ in group])
-            for (_, future), result in zip(group, settled, strict=True):
-                if isinstance(result, BaseException):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
+            settle((call, result) for (_, call), result in zip(group, settled, strict=True))
 
     def _commit_group(self, operations: list[Operation]) -> list[Outcome | BaseException]:
         try:

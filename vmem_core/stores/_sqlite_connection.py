@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import aiosqlite
 
 from vmem_core.errors import StoreUnavailableError
+from vmem_core.stores._calls import Call, settle
 from vmem_core.stores._sqlite_errors import translate
 from vmem_core.stores._sqlite_setup import StoreConnection
 
@@ -64,15 +65,31 @@ class Connection(aiosqlite.Connection):
         """Queue a function of the open connection. A future cancelled while it waits is never run."""
         future: Future[T] = Future()
 
-        def settle() -> None:
+        def make() -> None:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(function(self.opened()))
                 except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is
                     future.set_exception(translate(error))
 
-        self.run(settle)
+        self.run(make)
         return future
+
+    def call(self, function: Callable[[StoreConnection], T]) -> Call[T]:
+        """Queue a function for whoever awaits it in this loop; cancelled while it waits, it never runs."""
+        call: Call[T] = Call()
+
+        def make() -> None:
+            if call.claim():
+                result: object
+                try:
+                    result = function(self.opened())
+                except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is
+                    result = translate(error)
+                settle([(call, result)])
+
+        self.run(make)
+        return call
 
     def opened(self) -> StoreConnection:
         """The connection, opened on first use. Only from its own thread."""
