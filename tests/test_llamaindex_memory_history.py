@@ -130,6 +130,21 @@ async def test_messages_that_were_there_before_are_the_past(named: str, database
     assert read_by(model) == ["I like tea."]
 
 
+async def test_a_message_that_a_slow_clock_puts_before_those_of_another_process_is_read(
+    named: str, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, model = learning()
+    memory = memory_of(session, named, chat_store=database())
+    await memory.aput_messages([USER, ANSWER])
+    data = memory.to_dict()
+    monkeypatch.setattr(histories, "_CONVERSATIONS", {})
+    monkeypatch.setattr("time.time_ns", lambda: 1)
+    later = VersionedMemory.from_dict(data)
+    await later.aput_messages([ChatMessage(role="user", content="I like coffee."), ANSWER])
+    assert [one.content for one in await later.aget_all()] == ["I like coffee.", "Noted.", "I like tea.", "Noted."]
+    assert read_by(model) == ["I like tea.", "I like coffee."]
+
+
 async def test_trust_is_kept_with_the_messages(named: str, database: Any) -> None:
     """A turn that is read later, by another process, is read by what the framework told when its tools ran."""
     session, model = learning()

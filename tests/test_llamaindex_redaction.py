@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
-from llama_index.core.memory import Memory
+from llama_index.core.memory import ChatMemoryBuffer, Memory
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
 from llama_index.core.tools import RetrieverTool
@@ -330,6 +330,7 @@ async def test_what_was_pickled_is_reported_and_left() -> None:
     Odd.__qualname__ = "Odd"
     agent = function_agent()
     ctx = Context(agent)
+    await agent.run("Hello.", memory=ChatMemoryBuffer.from_defaults(), ctx=ctx)
     await ctx.store.set("odd", Odd("tea leaves"))
     data = ctx.to_dict(serializer=JsonPickleSerializer())
     clean, report = redact_context(data, record_ids=[], texts=["tea leaves"])

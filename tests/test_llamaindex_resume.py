@@ -1,7 +1,7 @@
 """A process dies between a tool's commit and its answer; another one restores the run. The write applied once.
 
-This file is also the program that dies and the one that resumes: ``python THIS_FILE MODE FOLDER``. It forks a child for
-each case, so that the framework is loaded once.
+This file is also the program that does it: ``python THIS_FILE FOLDER``. It has loaded the framework and nothing else
+when it forks two children for each case: one that dies and one that restores the run.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def dying(call: Callable[..., Any], begun: list[Any], last: int, save: Callable[
     return acall
 
 
-async def resume(folder: Path, case: str) -> Any:
+async def resume(folder: Path, case: str) -> None:
     store, tools, saved = opened(folder, case)
     make, steps = CASES[case]
     agent = make(steps(), tools)
@@ -107,38 +107,46 @@ async def resume(folder: Path, case: str) -> Any:
     records = (await MemorySession(store, ADA).list(status=None)).records
     revision = await store.scope_revision(ADA)
     await store.close()
-    return {
+    told = {
         "replayed": sorted(one["replayed"] for one in answers(result) if isinstance(one, dict)),
         "texts": sorted(record.text for record in records),
         "scope_revision": revision,
         "last": str(result),
     }
+    told_in(folder, case).write_text(json.dumps(told))
 
 
-def main(mode: str, folder: Path) -> None:
-    if mode == "resume":
-        print(json.dumps({case: asyncio.run(resume(folder, case)) for case in CASES}))
-        return
+def told_in(folder: Path, case: str) -> Path:
+    return folder / f"{case} resumed.json"
+
+
+def main(folder: Path) -> None:
     ended = {}
     for case in CASES:
-        child = os.fork()
-        if child == 0:
-            try:
-                asyncio.run(die(folder, case))
-            finally:
-                os._exit(1)
-        ended[case] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        died = in_a_child(die, folder, case)
+        ended[case] = [died, in_a_child(resume, folder, case)]
     print(json.dumps(ended))
+
+
+def in_a_child(act: Callable[[Path, str], Any], folder: Path, case: str) -> int:
+    """Do something in a process of its own; its exit code."""
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(act(folder, case))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 # --- the test -----------------------------------------------------------------------------------------------------
 
 
-def run_program(mode: str, folder: Path) -> Any:
-    command = [sys.executable, __file__, mode, str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run_program(folder: Path) -> Any:
+    done = subprocess.run([sys.executable, __file__, str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout), done.stderr
 
 
 def expected(case: str) -> tuple[list[str], int]:
@@ -148,8 +156,9 @@ def expected(case: str) -> tuple[list[str], int]:
 
 
 def test_what_was_written_before_a_crash_is_written_once(tmp_path: Path) -> None:
-    assert run_program("die", tmp_path) == dict.fromkeys(CASES, KILLED)
-    resumed = run_program("resume", tmp_path)
+    ended, said = run_program(tmp_path)
+    assert ended == {case: [KILLED, 0] for case in CASES}, said
+    resumed = {case: json.loads(told_in(tmp_path, case).read_text()) for case in CASES}
     assert {case: (got["texts"], got["scope_revision"]) for case, got in resumed.items()} == {
         case: expected(case) for case in CASES
     }
@@ -161,4 +170,4 @@ def test_what_was_written_before_a_crash_is_written_once(tmp_path: Path) -> None
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

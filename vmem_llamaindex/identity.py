@@ -184,8 +184,10 @@ async def context_execution_id(context: Context[Any], given: str | None = None) 
 
     Calls that ask at the same moment get the same one. None: the context's state has no room for it.
     """
-    store = context.store
-    async with _MAKING.setdefault(store, asyncio.Lock()):
+    found = await kept(context, EXECUTION_KEY)
+    if found is not None and given in (None, found):
+        return str(found)
+    async with _MAKING.setdefault(context.store, asyncio.Lock()):
         found = await kept(context, EXECUTION_KEY)
         if found is not None and given in (None, found):
             return str(found)

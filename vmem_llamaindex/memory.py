@@ -91,7 +91,6 @@ class VersionedMemory(Memory):
     _learner: Learner = PrivateAttr()
     _recaller: Recaller = PrivateAttr()
     _is_new: bool = PrivateAttr(default=True)
-    _told: bool = PrivateAttr(default=False)
 
     def __init__(self, **data: Any) -> None:
         data.setdefault("sql_store", ProcessChatStore())
@@ -316,6 +315,8 @@ class VersionedMemory(Memory):
         self._check_scope_of(stored)
         new = await self._marked(cleaned, stored)
         if new:
+            with self._conversation.lock:
+                self._conversation.own |= {one.id for one in kept(new)}
             await self.sql_store.add_messages(self.session_id, new, status=MessageStatus.ACTIVE)
             await self._manage_queue()
         is_over = ends_turn(cleaned[-1])
@@ -374,6 +375,8 @@ class VersionedMemory(Memory):
         await self._session()
         await self.sql_store.delete_messages(self.session_id, status=status)
         self._conversation.recalled.drop()
+        with self._conversation.lock:
+            self._conversation.own.clear()
 
     # --- learning ---------------------------------------------------------------------------------------------
 
@@ -413,9 +416,9 @@ class VersionedMemory(Memory):
         if self.on_error == "raise":
             raise error
         if isinstance(error, InvalidRequestError) and error.path == "infer":
-            if not self._told:
+            if not self._conversation.told:
                 LOG.warning('versioned memory: the session has no llm, so no turn is read; or set extract="off"')
-            self._told = True
+            self._conversation.told = True
             return
         LOG.warning("versioned memory: %s failed with %s", what, type(error).__name__)
 

@@ -289,19 +289,23 @@ class Conversation:
     Args:
         store: Where its messages are.
         tokenizer: The host's; None: LlamaIndex's own.
+        own: Ids of messages that came in this process.
         done: Ids of messages that were read.
         claimed: Ids of messages that are being read.
         read_to: The message up to which all were read, also by an earlier process.
         recalled: What was recalled for the turn.
+        told: Whether it was logged that nothing can be read.
     """
 
     store: AsyncDBChatStore
     tokenizer: Callable[[str], list[Any]] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+    own: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
     claimed: set[str] = field(default_factory=set)
     read_to: str | None = None
     recalled: Recalled = field(default_factory=Recalled)
+    told: bool = False
 
 
 _CONVERSATIONS: weakref.WeakValueDictionary[tuple[str, ...], Conversation] = weakref.WeakValueDictionary()

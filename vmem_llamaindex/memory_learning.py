@@ -74,11 +74,12 @@ class Learner:
         return written
 
     def _take_over(self, found: Sequence[Kept]) -> None:
-        """What an earlier process read is done."""
+        """What an earlier process read is done; not what came in this one, wherever a clock has put it."""
         with self._conversation.lock:
             ids = [one.id for one in found]
             if self._conversation.read_to in ids:
-                self._conversation.done |= set(ids[: ids.index(self._conversation.read_to) + 1])
+                earlier = set(ids[: ids.index(self._conversation.read_to) + 1])
+                self._conversation.done |= earlier - self._conversation.own
 
     def _claim(self, found: Sequence[Sequence[Kept]]) -> list[Sequence[Kept]]:
         """Turns that nobody read or is reading, now ours.
@@ -95,6 +96,8 @@ class Learner:
         return one.mark.past or one.id in self._conversation.done
 
     def _note_progress(self, found: Sequence[Kept]) -> None:
+        if not self._conversation.own <= self._conversation.done:
+            return  # a message that is still to be read may stand before these: others write meanwhile
         for one in found:
             if not self._is_done(one):
                 return

@@ -13,20 +13,17 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
 import psycopg_pool
-import tenacity
 
 from vmem_core.clock import Clock
 from vmem_core.diagnosis import diagnose
 from vmem_core.errors import (
-    InvalidRequestError,
     StoreUnavailableError,
     UnsupportedError,
-    VmemError,
 )
 from vmem_core.imports import Import
 from vmem_core.index import IndexCache, Outside, Query, ScopeIndex
@@ -39,6 +36,7 @@ from vmem_core.store import Found, Progress, Search
 from vmem_core.stores import _imports, _sql, _transaction
 from vmem_core.stores._facts import facts_of
 from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
+from vmem_core.stores._postgres_errors import AGAIN, again, attempts, has_ended, meaning_of, reading_attempts
 from vmem_core.stores._postgres_sql import TABLES, translate
 from vmem_core.stores._postgres_vectors import slack
 from vmem_core.stores._reader import Reader, matrix
@@ -46,19 +44,14 @@ from vmem_core.stores._settings import check_language, is_current, setting, writ
 from vmem_core.stores._transaction import ScopeState
 
 T = TypeVar("T")
-_ATTEMPTS: Final = 12
 _STRIPES: Final = 64
 # Prepared statements belong to a connection of the server's, which a pooler in transaction mode hands to others.
 _OPTIONS: Final = {"prepare_threshold": None}
-_POOL: Final[dict[str, Any]] = {"min_size": 0, "max_size": 8, "open": False, "timeout": 30, "name": "vmem"}
+# Who waits meets at least one attempt to reach the server: the pauses between them never outlast a wait.
+_POOL: Final[dict[str, Any]] = {
+    "min_size": 0, "max_size": 8, "open": False, "timeout": 30, "reconnect_timeout": 30, "name": "vmem"
+}  # fmt: skip
 _SETUP_LOCK: Final = 0x766D656D  # "vmem": the advisory lock that set-up takes
-_AGAIN: Final = (
-    psycopg.errors.SerializationFailure,
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.UniqueViolation,
-    psycopg.errors.DuplicateTable,
-    psycopg.errors.DuplicateObject,
-)
 
 
 class _SharedReader(Reader):
@@ -141,11 +134,7 @@ class PostgresEngine:
         self._asked_language, self._cache_bytes, self._probe = language, cache_bytes, probe
         self._owns_pool = isinstance(target, str)
         self._pool: psycopg_pool.ConnectionPool[Any] = (
-            psycopg_pool.ConnectionPool(
-                target, min_size=0, max_size=8, open=False, timeout=30, name="vmem", kwargs=_OPTIONS
-            )
-            if self._owns_pool
-            else target
+            psycopg_pool.ConnectionPool(target, kwargs=_OPTIONS, **_POOL) if self._owns_pool else target
         )
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="vmem-postgres")
         self._setup_lock = threading.Lock()
@@ -198,7 +187,7 @@ class PostgresEngine:
 
     def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
         """Queue a function that reads one snapshot of the database."""
-        return self._submit(lambda: _again(lambda: self._snapshot(function), _reading_attempts()))
+        return self._submit(lambda: again(lambda: self._snapshot(function), reading_attempts()))
 
     def transact(self, function: Callable[[PostgresDatabase], T], *, lasting: bool) -> Future[T]:
         """Queue a function that writes: one transaction, run again while others get in its way.
@@ -248,16 +237,23 @@ class PostgresEngine:
 
     # --- on a thread of the pool --------------------------------------------------------------------------------
 
-    def _connect(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _connect(self) -> Iterator[Any]:
+        """A connection whose server is still there: those that ended while they lay in the pool are thrown away."""
         if self._owns_pool and self._pool.closed:
             self._pool.open()
-        return self._pool.connection()
+        while True:
+            with self._pool.connection() as connection:
+                if not has_ended(connection):
+                    yield connection
+                    return
+                connection.close()  # the pool lends no closed one again
 
     def _commit(self, operation: Operation) -> Outcome:
         self._ready()
         assert self._language is not None
         tokens = token_table(operation.texts(), self._language)
-        return _again(lambda: self._transact(operation, tokens), _attempts())
+        return again(lambda: self._transact(operation, tokens), attempts())
 
     def _transact(self, operation: Operation, tokens: dict[str, bytes]) -> Outcome:
         with self._connect() as connection:
@@ -295,7 +291,7 @@ class PostgresEngine:
         lasting: bool = True,
     ) -> T:
         self._ready()
-        return _again(lambda: self._change_once(scopes, function, undo, lasting), _attempts())
+        return again(lambda: self._change_once(scopes, function, undo, lasting), attempts())
 
     def _change_once(
         self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], undo: bool, lasting: bool
@@ -363,9 +359,7 @@ class PostgresEngine:
             return
         with self._setup_lock:
             if self._reader is None:
-                for attempt in _attempts():
-                    with attempt:
-                        self._set_up()
+                again(self._set_up, attempts(AGAIN))
 
     def _set_up(self) -> None:
         with self._connect() as connection, connection.transaction():
@@ -395,60 +389,9 @@ class PostgresEngine:
             )
 
     def _make_tables(self, connection: Any, database: PostgresDatabase) -> None:
-        name = self.schema.replace("%%", "%")
-        if run(connection, "select to_regnamespace(%s)", (name,)).fetchone()[0] is None:
-            run(connection, f"create schema if not exists {self.schema}")  # even "if not exists" asks for the right
+        # Only if it is missing: "if not exists" asks for the right to make schemas also where there is one.
+        if run(connection, "select 1 from pg_namespace where nspname = %s", (self._schema_name,)).fetchone() is None:
+            run(connection, f"create schema {self.schema}")
         for statement in TABLES:
             database.execute(statement)
         write_settings(database, self._asked_language)
-
-
-def _attempts() -> tenacity.Retrying:
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(_AGAIN),
-        stop=tenacity.stop_after_attempt(_ATTEMPTS),
-        wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.5),
-        reraise=True,
-    )
-
-
-def _reading_attempts() -> tenacity.Retrying:
-    """A generation may be switched, and its table dropped, between a reader's snapshot and its look at the vectors."""
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(psycopg.errors.UndefinedTable),
-        stop=tenacity.stop_after_attempt(3),
-        reraise=True,
-    )
-
-
-def _again(function: Callable[[], T], attempts: tenacity.Retrying) -> T:
-    for attempt in attempts:
-        with attempt:
-            return function()
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def meaning_of(error: BaseException) -> BaseException:
-    """Our error for one of the driver's; any other error as it is."""
-    if isinstance(error, VmemError) or not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
-        return error
-    name = type(error).__name__
-    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
-        return InvalidRequestError(
-            "an id, or the scope as a whole, is longer than the 2,600 bytes of a PostgreSQL index entry; shorten it",
-            path="scope",
-        )
-    if isinstance(error, psycopg_pool.PoolTimeout | psycopg.OperationalError | psycopg.InterfaceError):
-        return StoreUnavailableError(
-            f"the server cannot be reached or has given up the transaction ({name}); try again", retryable=True
-        )
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return StoreUnavailableError(
-            "the role may not do this; grant it create and usage on the schema, or rights on the vmem_* tables",
-            retryable=False,
-        )
-    if isinstance(error, _AGAIN):
-        return StoreUnavailableError(f"other writers kept getting in the way ({name}); try again", retryable=True)
-    return StoreUnavailableError(
-        f"the database cannot be used as a store ({name}); check that only this library writes vmem_*", retryable=False
-    )

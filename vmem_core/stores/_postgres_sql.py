@@ -13,7 +13,7 @@ from typing import Final
 from vmem_core.stores import _sql
 
 ENTRIES: Final = "vmem_entries"  # the sequence that orders revisions; within a scope its lock makes it a true order
-_TABLE = re.compile(r"\bvmem_[a-z0-9_]+\b")
+_TABLE = re.compile(r"('?)\b(vmem_[a-z0-9_]+)\b")  # a sequence is named in a literal
 _LIST = re.compile(r"(\w+) in \(select value from json_each\(\?\)\)")
 _TEXT_COLUMNS: Final = {"record_id", "message_id", "operation_id"}
 _DATABASE_TIME: Final = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
@@ -107,7 +107,8 @@ def translate(statement: str, schema: str) -> str:
     text = re.sub(r"create index \w+ on", "create index on", text)  # named by the database, inside the schema
     text = _LIST.sub(_array, text)
     text = text.replace("integer primary key", "bigint primary key").replace("vector blob", "vector bytea")
-    return _TABLE.sub(lambda match: f"{schema}.{match[0]}", text.replace("?", "%s"))
+    named = {"": schema, "'": "'" + schema.replace("'", "''")}  # inside a literal a quote would be its end
+    return _TABLE.sub(lambda match: f"{named[match[1]]}.{match[2]}", text.replace("?", "%s"))
 
 
 def _array(match: re.Match[str]) -> str:
