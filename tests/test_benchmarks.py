@@ -28,7 +28,7 @@ def load(name: str) -> ModuleType:
 
 
 speed, locomo, adapters = load("speed"), load("locomo"), load("adapters")
-reembed, scaling = load("reembed"), load("scaling")
+reembed, scaling, imports = load("reembed"), load("scaling"), load("imports")
 
 
 def turn(turn_id: str, speaker: str, text: str, **more: str) -> dict[str, str]:
@@ -301,4 +301,34 @@ def test_reembed_moves_a_store_in_use_and_is_killed_on_the_way(
 def test_reembed_refuses_sizes_below_one(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         reembed.main(["--records", "0"])
+    assert "must be 1 or more" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------------- imports
+
+
+def test_imports_prints_each_way_in_beside_its_floor(capsys: pytest.CaptureFixture[str]) -> None:
+    imports.main(["--records", "30", "--batch", "7", "--rounds", "1"])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "30 records, 7 a transaction, one durable SQLite file"
+    assert [line[:26].rstrip() for line in printed[2:]] == [
+        "executemany, plain rows", "import_legacy", "import_legacy, again", "export, import_jsonl", "remember_many",
+    ]  # fmt: skip
+    assert all(len(line[26:].split()) == 4 for line in printed[2:])
+
+
+def test_imports_gives_the_same_figures_as_json_and_the_use_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    imports.main(["--records", "5", "--rounds", "1", "--json"])
+    measured = json.loads(capsys.readouterr().out)
+    assert set(measured["seconds"]) == set(measured["processor_seconds"])
+    assert all(seconds > 0 for seconds in measured["seconds"].values())
+    imports.main(["--records", "5", "--memory"])
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in printed[1:]] == ["begin", "import_legacy", "export, import_jsonl"]
+
+
+@pytest.mark.parametrize("arguments", [["--records", "0"], ["--batch", "0"], ["--rounds", "0"]])
+def test_imports_refuses_sizes_below_one(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        imports.main(arguments)
     assert "must be 1 or more" in capsys.readouterr().err

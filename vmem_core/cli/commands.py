@@ -33,11 +33,17 @@ class _Commands(TyperGroup):
         except Stop as stop:
             message, code = str(stop), stop.code
         except VmemError as error:
-            message, code = output.visible(str(error)), 1
+            message, code = output.visible(_said(error)), 1
         except OSError as error:
-            message, code = f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 1
+            named = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+            message, code = _said(error, named), 1
         typer.echo(f"vmem: {message}", err=True)
         raise typer.Exit(code)
+
+
+def _said(error: BaseException, words: str | None = None) -> str:
+    """An error with its notes, which say how far something came."""
+    return "\nvmem: ".join([str(error) if words is None else words, *getattr(error, "__notes__", ())])
 
 
 app = typer.Typer(
