@@ -50,6 +50,10 @@ class Database(Protocol):
         """
         ...
 
+    def drop_vectors(self, table: str) -> None:
+        """Drop a table of vectors of records that are still there, however large, without keeping writers waiting."""
+        ...
+
     def hold_generations(self, *, exclusively: bool = False) -> None:
         """Keep others from beginning or switching generations until the end of the transaction.
 

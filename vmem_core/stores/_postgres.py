@@ -90,6 +90,10 @@ class PostgresDatabase:
         self.execute(_sql.INSERT_REVISION, values)
         return 0
 
+    def drop_vectors(self, table: str) -> None:
+        """Drop a table of vectors: its file goes."""
+        self.execute(f"drop table {table}")
+
     def hold_generations(self, *, exclusively: bool = False) -> None:
         """Keep others from beginning or switching generations, and writers out too if that is asked for."""
         self._connection.execute(translate(LOCK_GENERATIONS[exclusively], self._schema), ())
