@@ -11,6 +11,7 @@ SQLite file; each question is a recall, judged by the turns that the data names 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import re
 import statistics
@@ -98,10 +99,13 @@ def _drafts(name: str, conversation: Mapping[str, Any]) -> Iterator[Draft]:
             yield Draft(text, f"{name}/{turn_id}", kind="episodic")
 
 
-def ask(store: SqliteStore, conversations: Iterable[Conversation], embedder: Any) -> Iterator[Answer]:
+def ask(
+    store: SqliteStore, conversations: Iterable[Conversation], embedder: Any, fusion: str = "rrf"
+) -> Iterator[Answer]:
     """Recall for every question, each in the scope of its own conversation."""
     for conversation in conversations:
-        recall = MemorySession(store, Scope(chat_id=conversation.name), embedder=embedder).sync.recall
+        session = MemorySession(store, Scope(chat_id=conversation.name), embedder=embedder, fusion=fusion)
+        recall = session.sync.recall
         recall(conversation.name, top_k=DEPTH)  # the scope's index is made now, not in the time of the first question
         for question in conversation.questions:
             begin = time.perf_counter()
@@ -125,13 +129,14 @@ def _reciprocal_rank(answer: Answer) -> float:
     return 1 / next(ranks, float("inf"))
 
 
-def measure(conversations: Sequence[Conversation], embedder: Any, folder: Path) -> dict[str, Any]:
+def measure(conversations: Sequence[Conversation], embedder: Any, folder: Path, fusion: str = "rrf") -> dict[str, Any]:
     """Ingest into one file, ask everything: plain data.
 
     Args:
         conversations: From :func:`read`, with at least one question.
         embedder: As for a session, or None.
         folder: Where the file is made.
+        fusion: How the lists by meaning and by words become one: ``rrf`` or ``scores``.
     """
     store = SqliteStore(folder / "locomo.db")
     begin = time.perf_counter()
@@ -139,7 +144,7 @@ def measure(conversations: Sequence[Conversation], embedder: Any, folder: Path) 
         session = MemorySession(store, Scope(chat_id=conversation.name), embedder=embedder)
         session.sync.remember_many(conversation.drafts)
     seconds = time.perf_counter() - begin
-    answers = list(ask(store, conversations, embedder))
+    answers = list(ask(store, conversations, embedder, fusion))
     store.sync.close()
     groups = {name: [a for a in answers if a.question.category == code] for code, name in CATEGORIES.items()}
     return {
@@ -161,19 +166,27 @@ def lines(measured: Mapping[str, Any]) -> Iterator[str]:
     yield f"{measured['ms_a_query']:.2f} ms a query (median, the embedding of the query included)"
 
 
+def make_embedder(name: str) -> Any:
+    """An embedder for a session: ``local``, ``none``, or what ``MODULE:NAME`` makes when it is called."""
+    if name in ("local", "none"):
+        return LocalEmbedder() if name == "local" else None
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Ingest, ask and print."""
     parser = argparse.ArgumentParser(description="Recall on LoCoMo.")
     parser.add_argument("--data", required=True, type=Path, help="a copy of LoCoMo's locomo10.json, or part of it")
-    parser.add_argument("--embedder", choices=("local", "none"), default="local")
+    parser.add_argument("--embedder", default="local", help="local, none, or MODULE:NAME of a callable that makes one")
+    parser.add_argument("--fusion", choices=("rrf", "scores"), default="rrf")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     given = parser.parse_args(arguments)
     conversations = read(json.loads(given.data.read_text(encoding="utf-8")))
     if not any(conversation.questions for conversation in conversations):
         parser.error("the file has no question that can be judged")
-    embedder = LocalEmbedder() if given.embedder == "local" else None
     with tempfile.TemporaryDirectory() as folder:
-        measured = measure(conversations, embedder, Path(folder))
+        measured = measure(conversations, make_embedder(given.embedder), Path(folder), given.fusion)
     print(json.dumps(measured) if given.json else "\n".join(lines(measured)))
 
 

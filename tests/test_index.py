@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vmem_core import index as index_module
-from vmem_core.index import ACTIVE, FORGOTTEN, RETRACTED, IndexCache, Query, Ranked, Row, ScopeIndex
+from vmem_core import postings as postings_module
+from vmem_core.index import ACTIVE, FORGOTTEN, RETRACTED, IndexCache, Outside, Query, Ranked, Row, ScopeIndex
 from vmem_core.ranking import unit
 from vmem_core.tokens import facet_hash, facets, query_tokens, token_hashes, tokenize
 
 DIMS = 5
+SLACK = 0.3
 WORDS = ["tea", "coffee", "rain", "sun", "咖啡", "the"]
 
 
@@ -123,8 +125,10 @@ def test_a_list_is_as_deep_as_asked() -> None:
     index = built([row(n, "tea") for n in range(100)])
     assert len(index.search(ask("tea", top_k=50))) == 50
     assert len(index.search(ask("tea", top_k=50, depth=7))) == 7
-    assert ask(top_k=3).list_depth == 20
-    assert ask(top_k=30).list_depth == 120
+    assert ask(top_k=3).list_depth == 10
+    assert ask(top_k=3, fusion="scores").list_depth == 20
+    assert ask(top_k=30).list_depth == 30
+    assert ask(top_k=30, fusion="scores").list_depth == 60
 
 
 def test_recent_gives_the_newest_entries_within_the_filters() -> None:
@@ -140,7 +144,8 @@ def test_an_empty_index_answers_everything_with_nothing() -> None:
     assert index.search(ask("tea", axis(0))) == index.recent(ask()) == []
     index.apply([], {})
     index.apply([row(1, state=FORGOTTEN)], {})
-    assert index.search(ask("tea", axis(0)), blocks=[(np.array([4]), unit([axis(0)])[0])]) == []
+    block = (np.array([4]), unit([axis(0)])[0])
+    assert index.search(ask("tea", axis(0)), Outside([block], lambda numbers: block)) == []
     assert index.records == 0
 
 
@@ -259,8 +264,29 @@ class Scope:
         if vector is not None and state != FORGOTTEN:
             self.vectors[number] = blob(vector)
 
-    def blocks(self, size: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    def outside(self, size: int) -> Outside:
+        """All vectors in blocks, newest last."""
         held = [number for number in reversed(self.rows) if number in self.vectors]
+        return Outside(self._parts(held, size), self.vectors_of)
+
+    def vectors_of(self, numbers: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
+        held = [number for number in numbers if number in self.vectors]
+        return self._parts(held, len(held) + 1)[0] if held else (np.zeros(0, np.int64), np.zeros((0, DIMS), np.float32))
+
+    def nearest(self, query: Query, size: int) -> Outside:
+        """All vectors in blocks, in an order that another engine found: nearly that of their scores."""
+        if query.vector is None:
+            return Outside([], self.vectors_of, 0.0)
+        vector = query.vector
+        noise = np.random.default_rng(len(self.vectors)).uniform(-SLACK / 2, SLACK / 2, len(self.vectors))
+        scored = [
+            (float(np.frombuffer(blob, np.float32) @ vector) + wrong, number)
+            for (number, blob), wrong in zip(self.vectors.items(), noise, strict=True)
+        ]
+        order = [number for _, number in sorted(scored, reverse=True)]
+        return Outside(self._parts(order, size), self.vectors_of, SLACK)
+
+    def _parts(self, held: list[int], size: int) -> list[tuple[np.ndarray, np.ndarray]]:
         parts = [held[n : n + size] for n in range(0, len(held), size)]
         joined = [b"".join([self.vectors[number] for number in part]) for part in parts]
         matrices = [np.frombuffer(blobs, np.float32).reshape(-1, DIMS) for blobs in joined]
@@ -284,6 +310,7 @@ QUERIES = st.builds(
     include_retracted=st.booleans(),
     include_expired=st.booleans(),
     depth=st.sampled_from([None, None, 3]),
+    fusion=st.sampled_from(["rrf", "scores"]),
 )
 
 
@@ -295,7 +322,7 @@ def test_an_index_that_followed_the_feed_equals_one_built_anew(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # Small sizes, so that a few changes sort the postings anew and compact the slots.
-        patch.setattr(index_module, "_TAIL_LEAST", tail)
+        patch.setattr(postings_module, "_TAIL_LEAST", tail)
         patch.setattr(index_module, "_DEAD_LEAST", dead)
         scope, followed, bare = Scope(), ScopeIndex(DIMS), ScopeIndex(DIMS, hold_vectors=False)
         for batch in batches:
@@ -310,7 +337,8 @@ def test_an_index_that_followed_the_feed_equals_one_built_anew(
             for query in queries:
                 expected = fresh.search(query)
                 assert followed.search(query) == expected
-                assert bare.search(query, blocks=scope.blocks(3)) == expected
+                assert bare.search(query, scope.outside(3)) == expected
+                assert bare.search(query, scope.nearest(query, 3)) == expected
                 assert followed.recent(query) == fresh.recent(query)
             assert followed.records == fresh.records == sum(r.state != FORGOTTEN for r in scope.rows.values())
 

@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,25 @@ PACKAGES = [path.parent.name for path in sorted(ROOT.glob("vmem_*/__init__.py"))
 # Names that callers have been promised. They may gain company; they are never renamed or dropped without a new major.
 PROMISED = {
     "vmem_core": {
-        "Change", "Draft", "Embeddings", "EmbeddingMismatchError", "BudgetExceededError", "ForgetEvent", "ForgetResult",
-        "ForgetScopeResult", "Generation", "Hit", "InMemoryStore", "InvalidRequestError", "Limits", "Link",
-        "LocalEmbedder", "MemorySession", "Note", "OperationConflictError", "Page", "Receipt", "Record",
+        "Change", "Draft", "Embeddings", "EmbeddingMismatchError", "BudgetExceededError", "Finding", "ForgetEvent",
+        "ForgetResult", "ForgetScopeResult", "Generation", "Hit", "InMemoryStore", "InvalidRequestError", "Limits",
+        "Link", "LocalEmbedder", "MemorySession", "Note", "OperationConflictError", "Page", "Receipt", "Record",
         "RecordConflictError", "RecordNotFoundError", "ReembedResult", "RevisionConflictError", "SchemaVersionError",
         "Scope", "Source", "SqliteStore", "StoreUnavailableError", "UnsupportedError", "Usage", "VmemError",
         "WriteResult",
+        "ImportResult", "LegacyRecord", "from_items", "from_jsonl", "from_langgraph_store", "from_mem0",
+        "export_jsonl", "from_deuz_markdown", "from_deuz_postgres", "from_deuz_redis", "from_deuz_sqlite",
+        "import_jsonl", "import_legacy",
     },
     "vmem_langchain": {
         "ChatMemory", "LangChainEmbedder", "LangChainLLM", "MemoryMiddleware", "MemoryRequest", "MemoryRetriever",
         "aredact_thread", "create_memory_tools", "redact_thread",
+    },
+    "vmem_llamaindex": {
+        "LlamaIndexEmbedder", "LlamaIndexLLM", "MemoryRequest", "MemoryRetriever", "MemoryToolSpec",
+        "VersionedAgentWorkflow", "VersionedFunctionAgent", "VersionedMemory", "VersionedMemoryBlock",
+        "VersionedReActAgent", "aredact_chat_store", "bind_chat_store", "bind_session", "create_memory_tools",
+        "redact_chat_store", "redact_context",
     },
 }  # fmt: skip
 
@@ -126,3 +136,14 @@ def test_naming_every_value_of_the_core_loads_no_driver_and_no_framework() -> No
     loaded = loaded_by("from vmem_core import Draft, Hit, MemorySession, Receipt, Record, Scope, SqliteStore")
     roots = {name.partition(".")[0] for name in loaded}
     assert not roots & {"langchain", "langchain_core", "langgraph", "llama_index", "opentelemetry", "psycopg"}
+
+
+def test_importing_the_llamaindex_adapter_loads_nothing_of_the_framework() -> None:
+    loaded = loaded_by("from vmem_llamaindex import MemoryRequest, bind_session")
+    assert not {name.partition(".")[0] for name in loaded} & {"llama_index", "workflows", "pydantic", "numpy"}
+
+
+def test_what_the_hub_of_llamaindex_is_told_is_there() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["llamahub"]
+    package = importlib.import_module(told["import_path"])
+    assert set(told["class_authors"]) <= set(package.__all__)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from vmem_core.ranking import bm25, bm25_norms, cosine, fuse, idf, top, unit
+from vmem_core.ranking import bm25, bm25_norms, cosine, fuse, fuse_scores, idf, top, unit
 
 COMPONENTS = st.floats(-1e308, 1e308, allow_subnormal=False)
 MATRICES = hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, max_side=40), elements=COMPONENTS)
@@ -78,7 +78,7 @@ def test_a_cosine_is_what_the_formula_says() -> None:
 def test_bm25_is_what_the_formula_says() -> None:
     # By hand: N = 3, n = 1, f = 2, length 4, average 3.
     weight = math.log(1 + (3 - 1 + 0.5) / (1 + 0.5))
-    expected = weight * 2 * 2.2 / (2 + 1.2 * (0.25 + 0.75 * 4 / 3))
+    expected = weight * 2 * 1.9 / (2 + 0.9 * (0.6 + 0.4 * 4 / 3))
     assert bm25([2], bm25_norms([4], 3.0), idf(3, 1))[0] == pytest.approx(expected, rel=1e-14)
 
 
@@ -124,3 +124,44 @@ def test_fusion_does_not_care_which_list_is_which(one: list[int], other: list[in
 
 def test_two_empty_lists_give_nothing() -> None:
     assert fuse([], [], 5) == []
+
+
+# ------------------------------------------------------------------------------------------------ sums of scores
+
+
+def test_a_sum_of_scores_is_what_the_formula_says() -> None:
+    hits = fuse_scores([1, 2], [3, 2], {1: 0.9, 2: 0.7, 3: 0.5}, {1: 0.0, 2: 2.0, 3: 8.0}, 3)
+    assert [(hit.entry, hit.score) for hit in hits] == [
+        (3, pytest.approx(0.6)),  # the best text, the least near
+        (1, pytest.approx(0.4)),  # the nearest, no word
+        (2, pytest.approx(0.4 * 0.5 + 0.6 * 0.25)),
+    ]
+    assert [(hit.vector_rank, hit.lexical_rank) for hit in hits] == [(None, 1), (1, None), (2, 2)]
+
+
+def test_a_clear_best_by_words_stays_first_whatever_a_crowd_of_near_equals_says() -> None:
+    near = {entry: 0.80 + entry / 1000 for entry in range(10)}
+    words = dict.fromkeys(range(10), 1.0) | {0: 9.0}
+    by_vector, by_words = sorted(near, key=near.__getitem__, reverse=True), sorted(words, key=lambda e: (-words[e], -e))
+    assert fuse_scores(by_vector, by_words, near, words, 1)[0].entry == 0
+    assert fuse(by_vector, by_words, 1)[0].entry != 0
+
+
+def test_a_record_without_a_vector_counts_as_the_least_near_and_equal_ones_as_near() -> None:
+    assert [hit.entry for hit in fuse_scores([2], [1, 2], {2: 0.3}, {1: 1.0, 2: 1.0}, 2)] == [2, 1]
+    assert [hit.score for hit in fuse_scores([2, 1], [], {1: 0.3, 2: 0.3}, {1: 0.0, 2: 0.0}, 2)] == [0.4, 0.4]
+
+
+@given(
+    st.dictionaries(st.integers(0, 20), st.tuples(st.floats(-1, 1), st.floats(0, 50)), max_size=20), st.integers(1, 30)
+)
+def test_sums_of_scores_are_between_0_and_1_and_in_order(rows: dict[int, tuple[float, float]], top_k: int) -> None:
+    near, said = {e: v for e, (v, _) in rows.items()}, {e: t for e, (_, t) in rows.items()}
+    hits = fuse_scores(list(near), [e for e in said if said[e] > 0], near, said, top_k)
+    assert len(hits) == min(top_k, len(rows))
+    assert all(-1e-9 <= hit.score <= 1 + 1e-9 for hit in hits)
+    assert [(hit.score, hit.entry) for hit in hits] == sorted(((h.score, h.entry) for h in hits), reverse=True)
+
+
+def test_two_empty_lists_of_scores_give_nothing() -> None:
+    assert fuse_scores([], [], {}, {}, 5) == []

@@ -121,6 +121,7 @@ class StoreMachine(RuleBasedStateMachine):
         if hasattr(self, "runner"):
             if self.alike:  # else the story has ended already, and its own error is the one to show
                 self.audit()
+                assert self.both(lambda side: side.store.diagnose()) == []
             for store in [store for side in self.sides for store in side.stores]:
                 self.runner.run(store.close())
             self.runner.close()

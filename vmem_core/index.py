@@ -13,35 +13,27 @@ Nothing here is safe for use by several threads at once: a store serialises the 
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from vmem_core.ranking import Integers, Mask, Vectors, bm25, bm25_norms, cosine, fuse, idf, top
+from vmem_core.postings import HASHES, Postings, post
+from vmem_core.ranking import Integers, Mask, Vectors, bm25, bm25_norms, cosine, fuse, fuse_scores, idf, top
 
 ACTIVE, RETRACTED, FORGOTTEN = 1, 0, -1
 
 _NEVER = np.iinfo(np.int64).max
-_HASHES = np.dtype("<u8")
 _FLOATS = np.dtype("<f4")
-_COUNT_BITS = 32  # a posting in the tail: slot << 32 | count
 
-# Below these sizes it is not worth to sort postings anew or to compact.
-_TAIL_LEAST, _DEAD_LEAST = 4096, 256
-# Measured on CPython 3.11: a key of a tail with its array, and of the dictionary of slots.
-_TAIL_KEY_BYTES, _SLOT_OF_BYTES = 200, 120
+_DEAD_LEAST = 256  # with fewer dead slots it is not worth to compact
+_SLOT_OF_BYTES = 120  # measured on CPython 3.11: a key of the dictionary of slots
 
-Hashes = npt.NDArray[np.uint64]
-Slots = npt.NDArray[np.int32]
-Counts = npt.NDArray[np.uint32]
 VectorSource = Mapping[int, bytes] | tuple[Sequence[int] | Integers, Vectors]
-Blocks = Iterable[tuple[Integers, Vectors]]
-_NO_POSTINGS: tuple[Hashes, Slots, Counts] = (np.zeros(0, np.uint64), np.zeros(0, np.int32), np.zeros(0, np.uint32))
+Block = tuple[Integers, Vectors]  # record numbers and the rows of their unit vectors
 
 
 class Row(NamedTuple):
@@ -79,7 +71,9 @@ class Query:
         facets: Only records that hold all these metadata pairs, from ``tokens.facet_hash``.
         include_retracted: Retracted records too.
         include_expired: Expired records too.
-        depth: Length of the two lists before fusion; by default ``max(20, 4 * top_k)``.
+        fusion: ``"rrf"`` by ranks, ``"scores"`` by a sum of scores: see ``ranking.py``.
+        depth: Length of the two lists before fusion; by default ``max(10, top_k)`` by ranks, ``max(20, 2 * top_k)`` by
+            scores. Deep lists let what both find badly pass what one finds well.
     """
 
     tokens: bytes
@@ -90,12 +84,31 @@ class Query:
     facets: tuple[int, ...] = ()
     include_retracted: bool = False
     include_expired: bool = False
+    fusion: str = "rrf"
     depth: int | None = None
 
     @property
     def list_depth(self) -> int:
         """How many each list may hold."""
-        return self.depth if self.depth is not None else max(20, 4 * self.top_k)
+        if self.depth is not None:
+            return self.depth
+        return max(10, self.top_k) if self.fusion == "rrf" else max(20, 2 * self.top_k)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outside:
+    """The vectors of an index that holds none.
+
+    Attributes:
+        blocks: All of them in blocks, in any order; or, with ``slack``, each block no nearer than the one before.
+        vectors_of: Those of some record numbers, as far as there are any.
+        slack: If the blocks come in the order of falling scores, as another engine reckons them, so that reading may
+            end early: how much better a row of a later block may score here than the worst row of an earlier one.
+    """
+
+    blocks: Iterable[Block]
+    vectors_of: Callable[[Sequence[int]], Block]
+    slack: float = float("inf")
 
 
 class Ranked(NamedTuple):
@@ -143,90 +156,6 @@ class _Columns:
         self.matrix[window][held] = matrix
 
 
-class _Postings:
-    """Which slots hold a hash, and how often: sorted arrays for most, a dictionary for those added since."""
-
-    __slots__ = ("_counts", "_hashes", "_slots", "_starts", "_tail", "_tail_size")
-
-    def __init__(self) -> None:
-        self._hashes = np.zeros(0, np.uint64)  # sorted, unique
-        self._starts = np.zeros(1, np.int64)  # where each hash's postings begin; the last is where all end
-        self._slots = np.zeros(0, np.int32)
-        self._counts = np.zeros(0, np.uint32)
-        self._tail: dict[int, array[int]] = {}
-        self._tail_size = 0
-
-    @property
-    def nbytes(self) -> int:
-        arrays = self._hashes.nbytes + self._starts.nbytes + self._slots.nbytes + self._counts.nbytes
-        return arrays + _TAIL_KEY_BYTES * len(self._tail) + 8 * self._tail_size
-
-    def add(self, hashes: Hashes, slots: Slots) -> None:
-        """Takes one pair an occurrence, in order of slots; a slot comes in one call only."""
-        if len(hashes) > _TAIL_LEAST:
-            self._sort_in(hashes, slots, np.ones(len(hashes), np.uint32))
-            return
-        for (key, slot), count in Counter(zip(hashes.tolist(), slots.tolist(), strict=True)).items():
-            self._tail.setdefault(key, array("Q")).append(slot << _COUNT_BITS | count)
-            self._tail_size += 1
-        if self._tail_size > max(_TAIL_LEAST, len(self._slots) // 8):
-            self._sort_in(*_NO_POSTINGS)
-
-    def find(self, hashes: Hashes) -> list[tuple[Slots, Counts]]:
-        """The slots and counts of each hash, those of dead slots too; within a hash no slot comes twice."""
-        places = np.searchsorted(self._hashes, hashes).tolist()
-        return [self._find(key, place) for key, place in zip(hashes.tolist(), places, strict=True)]
-
-    def _find(self, key: int, place: int) -> tuple[Slots, Counts]:
-        begin = end = 0
-        if place < len(self._hashes) and int(self._hashes[place]) == key:
-            begin, end = self._starts[place : place + 2].tolist()
-        slots, counts = self._slots[begin:end], self._counts[begin:end]
-        tail = self._tail.get(key)
-        if tail is None:
-            return slots, counts
-        late_slots, late_counts = _unpack(tail)
-        return np.concatenate([slots, late_slots]), np.concatenate([counts, late_counts])
-
-    def keep(self, new_slots: Slots) -> None:
-        """Gives every slot its new number, ``new_slots[slot]``; those with -1 leave."""
-        self._sort_in(*_NO_POSTINGS, new_slots)
-
-    def _sort_in(self, hashes: Hashes, slots: Slots, counts: Counts, new_slots: Slots | None = None) -> None:
-        """Rebuilds the sorted arrays from themselves, the tail and what is given."""
-        tail_hashes, tail_slots, tail_counts = self._unpacked_tail()
-        hashes = np.concatenate([np.repeat(self._hashes, np.diff(self._starts)), tail_hashes, hashes])
-        slots = np.concatenate([self._slots, tail_slots, slots])
-        counts = np.concatenate([self._counts, tail_counts, counts])
-        self._tail, self._tail_size = {}, 0
-        if new_slots is not None:
-            slots = new_slots[slots]
-            living = slots >= 0
-            hashes, slots, counts = hashes[living], slots[living], counts[living]
-        order = np.argsort(hashes, kind="stable")  # stable: occurrences in one slot stay neighbours
-        hashes, slots, counts = hashes[order], slots[order], counts[order]
-        first = _starts_of_runs((hashes[1:] != hashes[:-1]) | (slots[1:] != slots[:-1]), len(hashes))
-        self._counts = np.add.reduceat(counts, first, dtype=np.uint32) if len(first) else counts
-        self._slots, hashes = slots[first], hashes[first]
-        first = _starts_of_runs(hashes[1:] != hashes[:-1], len(hashes))
-        self._hashes, self._starts = hashes[first], np.append(first, len(hashes))
-
-    def _unpacked_tail(self) -> tuple[Hashes, Slots, Counts]:
-        keys = np.fromiter(self._tail, np.uint64, len(self._tail))
-        slots, counts = _unpack(b"".join(self._tail.values()))
-        return np.repeat(keys, [len(packed) for packed in self._tail.values()]), slots, counts
-
-
-def _unpack(packed: array[int] | bytes) -> tuple[Slots, Counts]:
-    pairs = np.frombuffer(packed, np.uint64)  # no reference to it may leave: an array that is looked at cannot grow
-    return (pairs >> np.uint64(_COUNT_BITS)).astype(np.int32), pairs.astype(np.uint32)
-
-
-def _starts_of_runs(changes: Mask, length: int) -> Integers:
-    """Where runs begin among ``length`` items, given for each item but the first whether it differs from the last."""
-    return np.flatnonzero(np.concatenate([np.ones(min(length, 1), np.bool_), changes]))
-
-
 class ScopeIndex:
     """The current revisions of one scope, ready to be searched.
 
@@ -249,7 +178,7 @@ class ScopeIndex:
     def __init__(self, dims: int | None = None, *, hold_vectors: bool = True) -> None:
         self.dims = (dims or 0) if hold_vectors else 0
         self._columns = _Columns(self.dims)
-        self._postings, self._facets = _Postings(), _Postings()
+        self._postings, self._facets = Postings(), Postings()
         self._size = 0  # slots in use, dead ones too
         self._living = 0
         self._tokens = 0  # of the living
@@ -337,8 +266,8 @@ class ScopeIndex:
         columns.states[begin:end] = [row.state for row in rows]
         columns.kinds[begin:end] = [row.kind for row in rows]
         columns.expires[begin:end] = [_NEVER if row.expires_at is None else row.expires_at for row in rows]
-        columns.lengths[begin:end] = _post(self._postings, [row.tokens for row in rows], begin)
-        _post(self._facets, [row.facets for row in rows], begin)
+        columns.lengths[begin:end] = post(self._postings, [row.tokens for row in rows], begin)
+        post(self._facets, [row.facets for row in rows], begin)
         columns.put_vectors(slice(begin, end), held, matrix)
         if self._slot_of is not None:
             self._slot_of.update(zip(numbers, range(begin, end), strict=True))
@@ -355,24 +284,43 @@ class ScopeIndex:
         self._columns.move(living, len(living))
         self._size, self._slot_of = len(living), None
 
-    def search(self, query: Query, blocks: Blocks | None = None) -> list[Ranked]:
+    def search(self, query: Query, outside: Outside | None = None) -> list[Ranked]:
         """The best records for a query: a list by vector and a list by text, fused.
 
         Args:
             query: What to search for. Without a vector, or in an index without dims, text alone decides.
-            blocks: For an index that holds no vectors: all of them, in blocks of record numbers and a float32 matrix
-                of unit rows, shape (n, dims). The hits and their scores are the same as if it held them.
+            outside: For an index that holds no vectors: where they are. The hits and their scores are the same as if it
+                held them.
         """
-        visible = self._visible(query)
-        by_text = self._best_by_text(query, visible)
-        if blocks is not None and query.vector is not None:
-            by_vector = self._best_in_blocks(query, visible, blocks)
+        visible, entries, said = self._visible(query), self._columns.entries, self._text_scores(query)
+        by_text = top(said, entries[: self._size], visible & (said > 0), query.list_depth)
+        if outside is not None and query.vector is not None:
+            by_vector = self._best_in_blocks(query, visible, outside)
         else:
             by_vector = self._best_by_vector(query, visible)
-        entries = self._columns.entries
-        fused = fuse(entries[by_vector].tolist(), entries[by_text].tolist(), query.top_k)
-        number_of = self._numbers_by_entry(np.concatenate([by_vector, by_text]))
+        lists = entries[by_vector].tolist(), entries[by_text].tolist()
+        both = np.concatenate([by_vector, by_text])
+        if query.fusion == "rrf":
+            fused = fuse(*lists, query.top_k)
+        else:
+            texts = dict(zip(entries[both].tolist(), said[both].tolist(), strict=True))
+            fused = fuse_scores(*lists, self._vector_scores(query, both, outside), texts, query.top_k)
+        number_of = self._numbers_by_entry(both)
         return [Ranked(number_of[hit.entry], hit.entry, hit.score, hit.match, *hit[2:]) for hit in fused]
+
+    def _vector_scores(self, query: Query, slots: Integers, outside: Outside | None) -> dict[int, float]:
+        """The cosine of each slot that has a vector, by entry."""
+        if query.vector is None:
+            return {}
+        columns = self._columns
+        if outside is not None:
+            slot_of = self._slots()
+            numbers, matrix = outside.vectors_of(columns.numbers[slots].tolist())
+            slots = np.array([slot_of[number] for number in np.asarray(numbers).tolist()], np.int64)
+        else:
+            slots = slots[columns.has_vector[slots]]
+            matrix = columns.matrix[slots]
+        return dict(zip(columns.entries[slots].tolist(), cosine(matrix, query.vector).tolist(), strict=True))
 
     def recent(self, query: Query) -> list[Ranked]:
         """The ``top_k`` records changed last, newest first; the query's filters count, its words and vector do not."""
@@ -399,19 +347,20 @@ class ScopeIndex:
             visible &= holds
         return visible
 
-    def _best_by_text(self, query: Query, visible: Mask) -> Integers:
-        if not query.tokens or not self._tokens:
-            return np.zeros(0, np.int64)
+    def _text_scores(self, query: Query) -> npt.NDArray[np.float64]:
+        """The BM25 score of every slot; 0 where no word of the query is."""
         states, scores = self._columns.states, np.zeros(self._size)
+        if not query.tokens or not self._tokens:
+            return scores
         if self._norms is None:
             self._norms = bm25_norms(self._columns.lengths[: self._size], self._tokens / self._living)
-        for slots, counts in self._postings.find(np.frombuffer(query.tokens, _HASHES)):
+        for slots, counts in self._postings.find(np.frombuffer(query.tokens, HASHES)):
             if self._size > self._living:
                 living = states[slots] != FORGOTTEN
                 slots, counts = slots[living], counts[living]
             # A slot comes once in a term's postings, and terms in the query's order: the sum has the same bits always.
             scores[slots] += bm25(counts, self._norms[slots], idf(self._living, len(slots)))
-        return top(scores, self._columns.entries[: self._size], visible & (scores > 0), query.list_depth)
+        return scores
 
     def _best_by_vector(self, query: Query, visible: Mask) -> Integers:
         if query.vector is None or not self.dims:
@@ -424,28 +373,23 @@ class ScopeIndex:
         scores = cosine(matrix[slots], query.vector)
         return slots[top(scores, entries[slots], np.ones(len(slots), np.bool_), query.list_depth)]
 
-    def _best_in_blocks(self, query: Query, visible: Mask, blocks: Blocks) -> Integers:
+    def _best_in_blocks(self, query: Query, visible: Mask, outside: Outside) -> Integers:
         assert query.vector is not None
         slot_of, entries = self._slots(), self._columns.entries
         best, best_scores = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        for numbers, matrix in blocks:
+        for numbers, matrix in outside.blocks:
             slots = np.array([slot_of.get(number, -1) for number in numbers.tolist()], np.int64)
             scores = cosine(matrix, query.vector)
+            least = scores.min()
             wanted = slots >= 0
             wanted[wanted] = visible[slots[wanted]]
             slots = np.concatenate([best, slots[wanted]])
             scores = np.concatenate([best_scores, scores[wanted]])
             chosen = top(scores, entries[slots], np.ones(len(slots), np.bool_), query.list_depth)
             best, best_scores = slots[chosen], scores[chosen]
+            if len(best) == query.list_depth and best_scores.min() > least + outside.slack:
+                break
         return best
-
-
-def _post(postings: _Postings, blobs: list[bytes], first_slot: int) -> list[int]:
-    """Adds each blob's hashes under a slot of its own, from ``first_slot`` on; returns how many each had."""
-    lengths = [len(blob) // _HASHES.itemsize for blob in blobs]
-    slots = np.repeat(np.arange(first_slot, first_slot + len(blobs), dtype=np.int32), lengths)
-    postings.add(np.frombuffer(b"".join(blobs), _HASHES), slots)
-    return lengths
 
 
 class IndexCache:

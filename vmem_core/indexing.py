@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vmem_core import tokens
-from vmem_core.index import Query, Ranked, Row, ScopeIndex
+from vmem_core.index import Outside, Query, Ranked, Row, ScopeIndex
 from vmem_core.operations import check_generation
 from vmem_core.records import KINDS, ORIGINS, Kind, Origin, Record
 from vmem_core.results import Generation
@@ -91,6 +91,7 @@ def index_query(search: Search, language: str, now: int, generation: Generation 
         facets=tuple(tokens.facet_hash(key, value) for key, value in search.metadata.items()),
         include_retracted=search.include_retracted,
         include_expired=search.include_expired,
+        fusion=search.fusion,
     )
 
 
@@ -98,10 +99,10 @@ def rank(
     index: ScopeIndex,
     search: Search,
     query: Query,
-    blocks: Iterable[tuple[np.ndarray, np.ndarray]] | None = None,
+    outside: Outside | None = None,
 ) -> list[Ranked]:
     """The hits of a query: the best for a text, the newest without one."""
-    return index.recent(query) if search.text is None else index.search(query, blocks)
+    return index.recent(query) if search.text is None else index.search(query, outside)
 
 
 class Known(NamedTuple):

@@ -23,11 +23,14 @@ from vmem_core.errors import (
     RevisionConflictError,
 )
 from vmem_core.plan import Forgotten, Head, Plan, Reads, Snapshot, StoredRequest, Vectors, Write
-from vmem_core.records import Draft, Origin, Record, Scope, Source
+from vmem_core.records import Draft, Origin, Record, Scope, Source, check_metadata
 from vmem_core.results import Change, Generation, Note, Receipt, Verb
 from vmem_core.text import equality_form, text_digest, text_key
+from vmem_core.values import builder
 
 MOST_SOURCES: Final = 50
+build_record: Final = builder(Record)
+_build_source, _build_change, _build_receipt = builder(Source), builder(Change), builder(Receipt)
 
 
 @final
@@ -117,28 +120,28 @@ class Operation:
 
     def new_record(self, draft: Draft, record_id: str, origin: Origin, snapshot: Snapshot) -> Record:
         """A draft's first revision, stamped."""
-        return Record(
-            id=record_id,
-            revision=1,
-            scope=self.scope,
-            text=draft.text,
-            kind=draft.kind,
-            origin=origin,
-            status="active",
-            sources=draft.sources or (host_source(draft.text),),
-            links=draft.links,
-            importance=draft.importance,
-            metadata=draft.metadata,
-            created_at=snapshot.now,
-            recorded_at=snapshot.now,
-            expires_at=_expiry(snapshot.now, draft.ttl),
-            operation_id=self.operation_id,
-            scope_revision=snapshot.scope_revision + 1,
+        return build_record(  # the draft has checked its fields
+            record_id,
+            1,
+            self.scope,
+            draft.text,
+            draft.kind,
+            origin,
+            "active",
+            draft.sources or (host_source(draft.text),),
+            draft.links,
+            draft.importance,
+            check_metadata(draft.metadata) if draft.metadata else {},
+            snapshot.now,
+            snapshot.now,
+            _expiry(snapshot.now, draft.ttl),
+            self.operation_id,
+            snapshot.scope_revision + 1,
         )
 
     def committed(self, snapshot: Snapshot, changes: Sequence[Change], notes: Sequence[Note] = (), **more: Any) -> Plan:
         """A plan with its receipt; ``more`` are the other fields of :class:`Plan`."""
-        receipt = Receipt(
+        receipt = _build_receipt(
             self.operation_id,
             self.verb,
             self.scope,
@@ -146,6 +149,7 @@ class Operation:
             snapshot.now,
             tuple(changes),
             tuple(notes),
+            False,
         )
         return Plan(receipt, StoredRequest.of(self.request(), self.salt), **more)
 
@@ -176,7 +180,7 @@ def settle_vectors(vectors: Vectors | None, snapshot: Snapshot, writes: Sequence
 
 def changes_of(writes: Sequence[Write]) -> list[Change]:
     """What a receipt says of some writes."""
-    return [Change(write.record.id, write.record.revision, write.action) for write in writes]
+    return [_build_change(write.record.id, write.record.revision, write.action) for write in writes]
 
 
 def _expiry(now: datetime, ttl: timedelta | None) -> datetime | None:
@@ -199,7 +203,7 @@ def equal_records(text: str, by_key: Mapping[int, Sequence[Record]]) -> list[Rec
 
 def host_source(text: str) -> Source:
     """The source of a text that the host gave without naming any."""
-    return Source("host", text_digest(text))
+    return _build_source("host", text_digest(text), None, None, None, None, None, None)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

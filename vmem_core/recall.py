@@ -12,7 +12,7 @@ from vmem_core.errors import EmbeddingMismatchError, InvalidRequestError
 from vmem_core.models import ModelCalls
 from vmem_core.records import KINDS, Scope, check_metadata
 from vmem_core.results import Hit, Hits, Match
-from vmem_core.store import MOST_RESULTS, Found, Search, Store
+from vmem_core.store import FUSIONS, MOST_RESULTS, Found, Fusion, Search, Store
 from vmem_core.text import check_string, is_blank
 from vmem_core.values import check_choice, check_instant, check_integer
 
@@ -27,6 +27,7 @@ def build_search(
     include_retracted: bool,
     include_expired: bool,
     metadata: dict[str, Any] | None,
+    fusion: Fusion,
 ) -> Search:
     """A checked search.
 
@@ -46,6 +47,7 @@ def build_search(
         at_scope_revision=(
             None if at_scope_revision is None else check_integer(at_scope_revision, "at_scope_revision", least=0)
         ),
+        fusion=cast(Fusion, check_choice(fusion, FUSIONS, "fusion")),
     )
 
 

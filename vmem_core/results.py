@@ -44,6 +44,16 @@ NOTE_CODES = (
     "already_processed", "block_skipped", "truncated", "not_embedded",
 )  # fmt: skip
 
+FINDING_CODES = (
+    "change_ahead", "change_lost", "change_mismatch", "change_unknown", "file_damaged", "forget_undone",
+    "forgotten_index", "forgotten_mention", "forgotten_text", "forgotten_vector", "generation_states",
+    "generation_tables", "head_changed", "head_entry", "head_erased", "head_missing", "index_columns",
+    "mention_unknown", "orphan_rows", "receipt_digest", "receipt_missing", "receipt_not_redacted",
+    "receipt_unreadable", "record_beyond", "record_lost", "revision_above_head", "revision_gap", "revision_order",
+    "revision_unlisted", "revision_unreadable", "scope_behind", "scope_unreadable", "stamp_behind", "stamps_fall",
+    "tokenizer_old", "vector_length", "vector_past", "vector_revision", "vector_size", "vector_text",
+)  # fmt: skip
+
 
 def _check_revisions(revisions: object) -> tuple[int, ...]:
     checked = check_values(revisions, int, "revisions")
@@ -300,6 +310,48 @@ class Page(Value):
 
 
 @dataclass(frozen=True, slots=True)
+class ImportResult(Value):
+    """What an import answers: ``scanned`` is ``imported`` and ``skipped`` together.
+
+    Args:
+        scanned: How many records were read.
+        imported: How many are new in the store; in a dry run, how many would be.
+        skipped: How many were left out.
+        reasons: How many were left out for each reason.
+
+    >>> ImportResult(3, 1, 2, {"already_imported": 2}).reasons["already_imported"]
+    2
+    """
+
+    scanned: int = 0
+    imported: int = 0
+    skipped: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("scanned", "imported", "skipped"):
+            check_integer(getattr(self, name), name, least=0)
+        reasons = check_type(self.reasons, dict, "reasons")
+        for reason, count in reasons.items():
+            check_integer(count, f"reasons.{check_text(reason, 'reasons')}", least=1)
+        if self.skipped != sum(reasons.values()) or self.scanned != self.imported + self.skipped:
+            raise InvalidRequestError(
+                "must be imported and skipped together, and each skip has a reason", path="scanned"
+            )
+        object.__setattr__(self, "reasons", dict(sorted(reasons.items())))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _repr_html_(self) -> str:
+        return display.table(
+            [
+                {"scanned": str(self.scanned), "imported": str(self.imported)}
+                | {reason: str(count) for reason, count in self.reasons.items()}
+            ]
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Generation(Value):
     """A set of vectors of one model and size: ``active``, ``pending`` or ``retired``."""
 
@@ -313,6 +365,33 @@ class Generation(Value):
         check_text(self.model_id, "generation.model_id")
         check_integer(self.dims, "generation.dims", least=1)
         check_choice(self.state, ("active", "pending", "retired"), "generation.state")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding(Value):
+    """Something that does not agree in a store: what ``diagnose`` answers. It holds ids and numbers, never text.
+
+    Args:
+        code: What kind of fault it is; the page on the doctor has an entry for each.
+        scope: Whose memory it concerns; None: the whole store's.
+        record_id: The record, if it is one record's.
+        operation_id: The operation, if it is one receipt's.
+        detail: The fault in words, for people.
+    """
+
+    code: str
+    scope: Scope | None = None
+    record_id: str | None = None
+    operation_id: str | None = None
+    detail: str = ""
+
+    _decoders: ClassVar[dict[str, Any]] = {"scope": single(Scope)}
+
+    def __post_init__(self) -> None:
+        check_choice(self.code, FINDING_CODES, "finding.code")
+        if self.scope is not None:
+            check_scope(self.scope, "finding.scope")
+        check_type(self.detail, str, "finding.detail")
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from vmem_core.records import (
     check_ttl,
 )
 from vmem_core.results import ForgetResult, ForgetScopeResult, History, Hits, Page, Receipt, ReembedResult, WriteResult
-from vmem_core.store import Listing, Store
+from vmem_core.store import FUSIONS, Fusion, Listing, Store
 from vmem_core.text import check_string, check_text
 from vmem_core.values import check_choice, check_integer, check_optional_text, check_values
 
@@ -73,6 +73,9 @@ class MemorySession:
         next_embedder: The embedder that the store is going to be moved to with ``reembed``, in this process or another.
             While it moves, what the session writes is embedded with both; once the store has switched, the session goes
             on with this one: no call meets a mismatch.
+        fusion: How ``recall`` makes one list of what meaning and words find: ``"rrf"`` by ranks, or ``"scores"`` by a
+            sum of scores, which found more on all that was measured (``benchmarks/README.md``), most of all with a
+            weak embedder.
 
     Raises:
         InvalidRequestError: For a wrong argument.
@@ -102,6 +105,7 @@ class MemorySession:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         new_id: Callable[[], str] | None = None,
         next_embedder: Any = None,
+        fusion: Fusion = "rrf",
     ) -> None:
         arguments.check_parts(store, limits, new_id, ledger)
         check_optional_text(llm_model_id, "llm_model_id")
@@ -113,6 +117,7 @@ class MemorySession:
         self._attempts = check_integer(max_conflict_retries, "max_conflict_retries", least=1)
         self._listeners = listeners.check_listeners(on_forget)
         self._new_id = new_id or default_new_id
+        self._fusion = cast(Fusion, check_choice(fusion, FUSIONS, "fusion"))
 
     def __repr__(self) -> str:
         return f"MemorySession({self._store!r}, {self._scope!r})"
@@ -423,6 +428,7 @@ class MemorySession:
         include_retracted: bool = False,
         include_expired: bool = False,
         metadata: Mapping[str, Any] | None = None,
+        fusion: Fusion | None = None,
     ) -> Hits:
         """Find records by meaning and words; without a text, those changed last.
 
@@ -435,6 +441,7 @@ class MemorySession:
             include_retracted: Retracted records too.
             include_expired: Expired records too.
             metadata: Only records whose metadata holds these top-level values, equal as JSON.
+            fusion: ``"rrf"`` or ``"scores"``; None: the session's.
 
         Raises:
             InvalidRequestError: For a wrong argument.
@@ -449,6 +456,7 @@ class MemorySession:
             include_retracted=include_retracted,
             include_expired=include_expired,
             metadata=check_metadata(metadata),
+            fusion=self._fusion if fusion is None else fusion,
         )
         with tracing.span("recall") as span:
             hits = await recall.recall(self._store, self._scope, search, self._calls)

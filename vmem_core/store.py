@@ -7,23 +7,29 @@ as tests, for anyone's own store.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from vmem_core.generations import Pending
+from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Kept, Outcome, Survey
+from vmem_core.portable import Header, Part
 from vmem_core.records import Record, Scope
-from vmem_core.results import Generation, Receipt
+from vmem_core.results import Finding, Generation, Receipt
 from vmem_core.values import check_choice
 
 if TYPE_CHECKING:
     from vmem_core.sync import Facade
 
 MOST_RESULTS = 1_000
+Progress = Callable[[int, int], object]
+"""Called with how many records are done, and how many there are."""
 ENGLISH = "english"
+Fusion = Literal["rrf", "scores"]
+FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
 
 
 def check_language(language: object) -> str | None:
@@ -68,6 +74,7 @@ class Search:
         include_expired: Expired records too.
         recorded_as_of: What the store knew at this instant, inclusive.
         at_scope_revision: What the store knew at this scope revision.
+        fusion: How the two lists become one: ``"rrf"`` or ``"scores"``.
     """
 
     text: str | None = None
@@ -79,6 +86,7 @@ class Search:
     include_expired: bool = False
     recorded_as_of: datetime | None = None
     at_scope_revision: int | None = None
+    fusion: Fusion = "rrf"
 
     def with_vector(self, vector: QueryVector) -> Search:
         """The same search with its text embedded."""
@@ -227,6 +235,18 @@ class Store(Protocol):
         """What ``run`` would answer if the operation was committed before; None if it was not. Writes nothing."""
         ...
 
+    async def run_imports(self, operations: Sequence[Import], *, dry_run: bool = False) -> list[str | None]:
+        """Settle and apply a batch of imports (``imports.py``), of any scopes, in one transaction.
+
+        Args:
+            operations: In the order of their source.
+            dry_run: Whether nothing is applied.
+
+        Returns:
+            For each operation why it was skipped, or None.
+        """
+        ...
+
     async def search(self, scope: Scope, search: Search) -> list[Found]:
         """The best hits, in order.
 
@@ -241,6 +261,10 @@ class Store(Protocol):
 
     async def processed(self, scope: Scope, message_ids: Sequence[str]) -> frozenset[str]:
         """Those of the messages that an extraction of this scope has read."""
+        ...
+
+    async def diagnose(self, *, progress: Progress | None = None) -> list[Finding]:
+        """What does not agree in the store, from one snapshot; an empty list if all is well. Changes nothing."""
         ...
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:
@@ -273,6 +297,44 @@ class Store(Protocol):
 
     async def scopes(self) -> Sequence[Scope]:
         """Every scope that was ever written to, in the order of their keys."""
+        ...
+
+    async def prune_history(self, older_than: datetime, scope: Scope | None = None, *, dry_run: bool = False) -> int:
+        """Delete past revisions, recorded before a cutoff, of records that are retracted or expired.
+
+        Args:
+            older_than: The cutoff, exclusive.
+            scope: Only of this scope; None: of all.
+            dry_run: Whether they are only counted.
+
+        Returns:
+            How many revisions. Current revisions, receipts, tombstones and scope revisions stay as they are.
+        """
+        ...
+
+    async def prune_operations(self, older_than: datetime, *, dry_run: bool = False) -> int:
+        """Delete receipts committed before a cutoff; their operation ids apply again, which the log warns of.
+
+        Args:
+            older_than: The cutoff, exclusive.
+            dry_run: Whether they are only counted.
+
+        Returns:
+            How many receipts. Records, tombstones and scope revisions stay as they are.
+        """
+        ...
+
+    def dump(self, scope: Scope) -> AsyncGenerator[Header | Sequence[Part], None]:
+        """A scope's whole history from one snapshot: its header, then its parts in order, in blocks."""
+        ...
+
+    async def restore(self, header: Header, blocks: AsyncIterator[Sequence[Part]]) -> None:
+        """Write a dumped scope in one transaction, which ends once ``blocks`` has ended; its error undoes all.
+
+        Raises:
+            InvalidRequestError: If the scope was written to before.
+            RecordConflictError: If an id is held or was forgotten in the store.
+        """
         ...
 
     async def scrub(self) -> None:

@@ -42,6 +42,27 @@ class Value:
         return cls(**_decode_fields(cls, data))
 
 
+def builder(cls: type[T]) -> Callable[..., T]:
+    """A maker of values whose fields were checked before: positional, all of them, and nothing is checked again.
+
+    Args:
+        cls: A frozen dataclass with slots.
+
+    Returns:
+        A callable that takes every field in the order of the class. What it is given must be what the constructor
+        would have made of it: tuples, UTC instants, metadata that nobody else holds.
+    """
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    known: dict[str, Any] = {f"set_{name}": getattr(cls, name).__set__ for name in names}
+    steps = "".join(f"    set_{name}(made, {name})\n" for name in names)
+    # Written out, as dataclasses writes a constructor: a loop over the fields would take twice as long.
+    code = f"def build({', '.join(names)}):\n    made = new(cls)\n{steps}    return made\n"
+    made: dict[str, Any] = {}
+    exec(code, known | {"new": object.__new__, "cls": cls}, made)
+    build: Callable[..., T] = made["build"]
+    return build
+
+
 def _encode(value: Any) -> Any:
     if isinstance(value, Value):
         return value.to_json()
@@ -245,6 +266,24 @@ def copy_json(value: Any, path: str, *, depth: int = _DEEPEST) -> Any:
             raise InvalidRequestError("is nested too deep", path=path[:200])
         return _copy_nested(value, path, depth - 1)
     raise InvalidRequestError(f"is of type {type(value).__name__}, which JSON cannot hold as it is", path=path)
+
+
+def check_depth(value: Any, path: str, depth: int) -> None:
+    """Refuse a JSON value, checked before, that has more levels of lists and dicts than ``depth``.
+
+    Raises:
+        InvalidRequestError: With the path of the first that is too deep.
+    """
+    if not isinstance(value, list | dict):
+        return
+    if depth <= 0:
+        raise InvalidRequestError("is nested too deep", path=path[:200])
+    if isinstance(value, dict):
+        named = ((f".{key[:64]}", item) for key, item in value.items() if isinstance(item, list | dict))
+    else:
+        named = ((f"[{index}]", item) for index, item in enumerate(value) if isinstance(item, list | dict))
+    for name, item in named:
+        check_depth(item, path + name, depth - 1)
 
 
 def _check_wide(value: int, path: str) -> int:

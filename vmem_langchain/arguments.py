@@ -1,30 +1,20 @@
-"""What a model may pass to the memory tools, and nothing else.
+"""What a model may pass to the memory tools, as LangChain wants to be told it.
 
-Owns the four schemas, the mending of a model's strings and the answer to arguments that do not fit. Does not own what
-is done with them (``tools.py``).
+Owns the place of the graph's runtime in the schemas and the answer to arguments that do not fit. Does not own the
+schemas (``vmem_core``) or what is done with them (``tools.py``).
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any
 
 from langchain_core.tools import InjectedToolArg
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, create_model
 from pydantic.json_schema import SkipJsonSchema
 
-from vmem_core import InvalidRequestError, mend_string
+from vmem_core import ModelTool, ToolAnswer, model_tools
 from vmem_langchain.identity import is_runtime
-
-Kind: TypeAlias = Literal["semantic", "episodic", "working", "procedural"]
-
-_MOST_RESULTS = 1_000
-_MOST_OF_A_NAME = 64
-
-
-def _mend(value: Any) -> Any:
-    # Before pydantic looks: it refuses half a surrogate pair, and the fact would be lost.
-    return mend_string(value) if isinstance(value, str) else value
 
 
 def _check_runtime(value: Any) -> Any:
@@ -33,84 +23,38 @@ def _check_runtime(value: Any) -> Any:
     raise ValueError("comes from the graph alone")
 
 
-_Text = Annotated[str, BeforeValidator(_mend)]
-_OptionalKind = Annotated[
-    Kind | None,
-    Field(
-        description="semantic: a fact (the default); episodic: something that happened; working: of use for now; "
-        "procedural: how to do something."
-    ),
-]
-_Importance = Annotated[float | None, Field(ge=0, le=1, description="How much it matters, from 0 to 1.")]
-_Id = Annotated[_Text, Field(description="The record's id, as memory reported it.")]
-_Revision = Annotated[
-    int, Field(ge=1, description="The record's revision that you have seen; if another one is current, it is refused.")
-]
 # ToolNode fills it because of its name, after it dropped whatever the model wrote there. Last in each schema: a tool
 # that is called with a plain string takes it for the first field.
 _Runtime = Annotated[SkipJsonSchema[Any], InjectedToolArg, AfterValidator(_check_runtime)]
 
 
-class RememberArguments(BaseModel):
-    """Arguments of remember."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    text: Annotated[_Text, Field(description="One fact in one sentence that can be understood alone.")]
-    kind: _OptionalKind = None
-    importance: _Importance = None
-    runtime: _Runtime = None
+def _schema(tool: ModelTool) -> type[BaseModel]:
+    fields: dict[str, Any] = {"runtime": (_Runtime, None)}
+    return create_model(tool.arguments.__name__, __base__=tool.arguments, __module__=__name__, **fields)
 
 
-class RecallArguments(BaseModel):
-    """Arguments of recall."""
+# By name in this module, so that a tool can be pickled.
+RememberArguments, RecallArguments, ReviseArguments, RetractArguments = map(_schema, model_tools().values())
 
-    model_config = ConfigDict(extra="forbid")
-
-    query: Annotated[_Text, Field(description="What to look for, in plain words.")]
-    kind: Annotated[Kind | None, Field(description="Only records of this kind.")] = None
-    runtime: _Runtime = None
-
-
-class ReviseArguments(BaseModel):
-    """Arguments of revise."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    id: _Id
-    expected_revision: _Revision
-    text: Annotated[_Text | None, Field(description="The new text; leave it out to keep the old one.")] = None
-    kind: _OptionalKind = None
-    importance: _Importance = None
-    runtime: _Runtime = None
-
-
-class RetractArguments(BaseModel):
-    """Arguments of retract."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    id: _Id
-    expected_revision: _Revision
-    runtime: _Runtime = None
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "remember": RememberArguments,
+    "recall": RecallArguments,
+    "revise": ReviseArguments,
+    "retract": RetractArguments,
+}
 
 
 def refuse_arguments(error: Any) -> str:
     """The answer to arguments that do not fit a schema: data with the path of the first fault, never the value.
 
     >>> try:
-    ...     RecallArguments(query="tea", top_k=50)
+    ...     SCHEMAS["recall"](query="tea", top_k=50)
     ... except ValueError as fault:
     ...     print(refuse_arguments(fault))
     {"error":"invalid_request","detail":"top_k"}
     """
     path = error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"] or ("arguments",)
-    return answer_text(invalid_request(str(path[0])))
-
-
-def invalid_request(path: str) -> dict[str, Any]:
-    """The answer to a value that cannot be taken. A path may be a name that a model made up."""
-    return {"error": "invalid_request", "detail": mend_string(path)[:_MOST_OF_A_NAME]}
+    return ToolAnswer.invalid_request(str(path[0])).text
 
 
 def answer_text(answer: Any) -> str:
@@ -120,14 +64,3 @@ def answer_text(answer: Any) -> str:
     '{"text":"お茶"}'
     """
     return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
-
-
-def check_count(value: object, path: str) -> int:
-    """How many results: 1 to 1,000.
-
-    Raises:
-        InvalidRequestError: For anything else.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_RESULTS:
-        raise InvalidRequestError(f"must be an integer from 1 to {_MOST_RESULTS}", path=path)
-    return value

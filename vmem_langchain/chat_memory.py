@@ -19,12 +19,15 @@ from vmem_core import (
     InvalidRequestError,
     MemorySession,
     WriteResult,
+    aresolve_session,
+    check_count,
+    check_session_source,
     mend_string,
+    resolve_session,
     run_sync,
 )
-from vmem_langchain.arguments import check_count
 from vmem_langchain.conversation import extraction_id, flat, read
-from vmem_langchain.identity import MemoryRequest, SessionResolver, aresolve, check_source, request_of, resolve
+from vmem_langchain.identity import MemoryRequest, SessionResolver, request_of
 from vmem_langchain.llm import apart
 
 _MOST_OF_A_QUERY = 4_000  # characters: the rest of a pasted page would only blur what is looked for
@@ -73,14 +76,14 @@ class ChatMemory:
         max_tokens: int = 1000,
         count_tokens: Callable[[str], int] | None = None,
     ) -> None:
-        self._source = check_source(session_or_resolver, "session_or_resolver")
+        self._source = check_session_source(session_or_resolver, "session_or_resolver")
         self._policy = make_policy(trusted_tools, read_assistant)
         self._recaller = Recaller(top_k, max_tokens, count_tokens)
 
     def observe(self, messages: Iterable[Any], config: RunnableConfig | None = None) -> WriteResult:
         """Learn from a conversation. See :meth:`aobserve`."""
         request = _request(config)
-        session = _required(resolve(self._source, request))
+        session = _required(resolve_session(self._source, request))
         return run_sync(apart(self._observe(session, messages, request)))
 
     async def aobserve(self, messages: Iterable[Any], config: RunnableConfig | None = None) -> WriteResult:
@@ -97,12 +100,12 @@ class ChatMemory:
             The receipt and the records. Its notes say what was not read.
         """
         request = _request(config)
-        session = _required(await aresolve(self._source, request))
+        session = _required(await aresolve_session(self._source, request))
         return await apart(self._observe(session, messages, request))
 
     def context(self, query: str, config: RunnableConfig | None = None) -> ContextPackage:
         """What is known for a query. See :meth:`acontext`."""
-        session = _required(resolve(self._source, _request(config)))
+        session = _required(resolve_session(self._source, _request(config)))
         return run_sync(apart(self._recaller.compile(session, query)))
 
     async def acontext(self, query: str, config: RunnableConfig | None = None) -> ContextPackage:
@@ -112,12 +115,12 @@ class ChatMemory:
             query: What the turn is about, such as the user's last message.
             config: The run's config; None: that of the run we are in.
         """
-        session = _required(await aresolve(self._source, _request(config)))
+        session = _required(await aresolve_session(self._source, _request(config)))
         return await apart(self._recaller.compile(session, query))
 
     def render(self, package: ContextPackage, config: RunnableConfig | None = None) -> str:
         """The text of a context. See :meth:`arender`."""
-        session = _required(resolve(self._source, _request(config)))
+        session = _required(resolve_session(self._source, _request(config)))
         return run_sync(apart(session.render(package)))
 
     async def arender(self, package: ContextPackage, config: RunnableConfig | None = None) -> str:
@@ -127,7 +130,7 @@ class ChatMemory:
             package: From ``context``.
             config: The run's config; None: that of the run we are in.
         """
-        session = _required(await aresolve(self._source, _request(config)))
+        session = _required(await aresolve_session(self._source, _request(config)))
         return await apart(session.render(package))
 
     async def _observe(self, session: MemorySession, messages: Iterable[Any], request: MemoryRequest) -> WriteResult:

@@ -1,14 +1,12 @@
-"""Who calls: the session of a run, and the operation id of a tool call.
+"""Who calls: what a resolver is told of a run, and the operation id of a tool call.
 
-Owns what is read from LangChain's config and LangGraph's runtime, when a resolver is called and where, and the key of
-an operation id. Does not own what a tool does (``tools.py``). Imports LangGraph nowhere: what it hands over is looked
+Owns what is read from LangChain's config and LangGraph's runtime, and the key of an operation id. Does not own what a
+tool does or how a resolver is called (``vmem_core``). Imports LangGraph nowhere: what it hands over is looked
 at only once somebody else has loaded it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import json
 import logging
 import sys
@@ -19,7 +17,7 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 
-from vmem_core import InvalidRequestError, MemorySession, Scope, run_sync, text_digest
+from vmem_core import MemorySession, Scope, text_digest
 
 LOG = logging.getLogger("vmem_langchain")
 LOG.addHandler(logging.NullHandler())  # silent until the host gives it a handler
@@ -49,65 +47,7 @@ class MemoryRequest:
 SessionResolver: TypeAlias = Callable[[MemoryRequest], MemorySession | Awaitable[MemorySession | None] | None]
 
 
-def check_source(source: object, path: str) -> MemorySession | SessionResolver:
-    """A session, or a function that finds one for each run.
-
-    Raises:
-        InvalidRequestError: For anything else.
-    """
-    if isinstance(source, MemorySession) or callable(source):
-        return source
-    raise InvalidRequestError(
-        "must be a MemorySession (not its .sync), or a function that takes a MemoryRequest and returns one", path=path
-    )
-
-
-# --- the session of a run -----------------------------------------------------------------------------------------
-
-
-def resolve(source: MemorySession | SessionResolver, request: MemoryRequest) -> MemorySession | None:
-    """The session of a run, for sync code: a sync resolver is called in the caller's own thread.
-
-    Returns:
-        The session, or None if the resolver found none.
-
-    Raises:
-        InvalidRequestError: If the resolver returned anything else. What it raises itself is not caught.
-    """
-    if isinstance(source, MemorySession):
-        return source
-    found = source(request)
-    return _checked(run_sync(_settled(found)) if inspect.isawaitable(found) else found)
-
-
-async def aresolve(source: MemorySession | SessionResolver, request: MemoryRequest) -> MemorySession | None:
-    """The session of a run, for async code: a sync resolver is called in a thread, so that it may do I/O.
-
-    Returns:
-        The session, or None if the resolver found none.
-
-    Raises:
-        InvalidRequestError: If the resolver returned anything else. What it raises itself is not caught.
-    """
-    if isinstance(source, MemorySession):
-        return source
-    if inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(type(source).__call__):
-        return _checked(await _settled(source(request)))
-    found = await asyncio.to_thread(source, request)
-    return _checked(await found if inspect.isawaitable(found) else found)
-
-
-async def _settled(found: Any) -> Any:
-    return await found
-
-
-def _checked(found: object) -> MemorySession | None:
-    if found is None or isinstance(found, MemorySession):
-        return found
-    raise InvalidRequestError(
-        f"the resolver returned {type(found).__name__}; it must return a MemorySession, or None for no memory",
-        path="session",
-    )
+# --- what a resolver is told ------------------------------------------------------------------------------------
 
 
 def request_of(config: RunnableConfig, runtime: Any = None) -> MemoryRequest:

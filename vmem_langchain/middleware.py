@@ -26,12 +26,15 @@ from vmem_core import (
     MemorySession,
     OperationConflictError,
     WriteResult,
+    aresolve_session,
+    check_session_source,
+    resolve_session,
     run_sync,
     text_digest,
 )
 from vmem_langchain.chat_memory import Recaller, make_policy
 from vmem_langchain.conversation import Read, batches, extraction_id, flat, text_of, turns
-from vmem_langchain.identity import LOG, SessionResolver, aresolve, check_source, is_graph_signal, resolve
+from vmem_langchain.identity import LOG, SessionResolver, is_graph_signal
 from vmem_langchain.llm import apart
 from vmem_langchain.tools import ToolKind, create_memory_tools
 from vmem_langchain.turn import Seen, Turn
@@ -104,7 +107,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         super().__init__()
         if on_error not in ("log", "raise"):
             raise InvalidRequestError('must be "log" or "raise"', path="on_error")
-        self._source = check_source(session_or_resolver, "session_or_resolver")
+        self._source = check_session_source(session_or_resolver, "session_or_resolver")
         self._policy = make_policy(trusted_tools, read_assistant)
         self._recaller = Recaller(top_k, max_tokens, count_tokens)
         self._recalls, self._extracts, self._nested, self._raises = recall, extract, nested, on_error == "raise"
@@ -156,7 +159,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
     def _run(self, act: Act, state: Any) -> Update:
         turn = Turn(state)
         try:
-            session = resolve(self._source, turn.request)
+            session = resolve_session(self._source, turn.request)
             return None if session is None else run_sync(apart(act(session, turn)))
         except Exception as error:  # noqa: BLE001 - whatever a host's store, model or function raises
             self._failed(error, act)
@@ -165,7 +168,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
     async def _arun(self, act: Act, state: Any) -> Update:
         turn = Turn(state)
         try:
-            session = await aresolve(self._source, turn.request)
+            session = await aresolve_session(self._source, turn.request)
             return None if session is None else await apart(act(session, turn))
         except Exception as error:  # noqa: BLE001 - whatever a host's store, model or function raises
             self._failed(error, act)

@@ -16,9 +16,17 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from pydantic import ConfigDict, Field
 
-from vmem_core import Hit, InvalidRequestError, MemorySession, mend_string
-from vmem_langchain.arguments import check_count
-from vmem_langchain.identity import MemoryRequest, SessionResolver, aresolve, check_source, request_of, resolve
+from vmem_core import (
+    Hit,
+    InvalidRequestError,
+    MemorySession,
+    aresolve_session,
+    check_count,
+    check_session_source,
+    mend_string,
+    resolve_session,
+)
+from vmem_langchain.identity import MemoryRequest, SessionResolver, request_of
 
 # A retriever is not told its config; a resolver needs it.
 _CONFIG: ContextVar[RunnableConfig | None] = ContextVar("vmem_retriever_config", default=None)
@@ -52,7 +60,7 @@ class MemoryRetriever(BaseRetriever):
     k: int = 4
 
     def __init__(self, session: MemorySession | SessionResolver, *, k: int = 4, **fields: Any) -> None:
-        checked: dict[str, Any] = {"session": check_source(session, "session"), "k": check_count(k, "k")}
+        checked: dict[str, Any] = {"session": check_session_source(session, "session"), "k": check_count(k, "k")}
         super().__init__(**checked, **fields)
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
@@ -75,14 +83,14 @@ class MemoryRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         text, count = _check_query(query), self._count(k)
-        session = _required(resolve(self.session, _request()))
+        session = _required(resolve_session(self.session, _request()))
         return [_document(hit) for hit in session.sync.recall(text, top_k=count)]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         text, count = _check_query(query), self._count(k)
-        session = _required(await aresolve(self.session, _request()))
+        session = _required(await aresolve_session(self.session, _request()))
         return [_document(hit) for hit in await session.recall(text, top_k=count)]
 
     def _count(self, k: int | None) -> int:

@@ -16,12 +16,16 @@ A store passes if every test does; what callers see is then the same as on the s
 
 from store_suite import (
     adding,
+    diagnosing,
     embedders,
     embedding,
     entering,
+    exporting,
     forgetting,
     generations,
+    importing,
     knowing_then,
+    pruning,
     racing,
     reading,
     recalling,
@@ -44,6 +48,10 @@ PARTS = (
     reembedding,
     entering,
     racing,
+    importing,
+    diagnosing,
+    pruning,
+    exporting,
 )
 _FOUND = [(name, test) for part in PARTS for name, test in vars(part).items() if name.startswith("test_")]
 if len({name for name, _ in _FOUND}) != len(_FOUND):

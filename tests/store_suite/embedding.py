@@ -19,6 +19,7 @@ from vmem_core import (
     Draft,
     EmbeddingMismatchError,
     Generation,
+    InvalidRequestError,
     MemorySession,
     Note,
     Store,
@@ -272,3 +273,32 @@ async def test_nothing_is_held_while_an_embedder_works(
     result = await open_memory(store, embedder=embedder).remember("tea")
     assert seen == [["written meanwhile"]]
     assert result.records[0].scope_revision == 2
+
+
+async def test_both_ways_to_fuse_find_the_same_records_each_in_its_order(store: Store) -> None:
+    memory = MemorySession(store, ADA, embedder=FakeEmbedder())
+    for text in ("tea with milk", "coffee with milk", "rain on the roof", "tea"):
+        await memory.remember(text)
+    by_ranks = await memory.recall("tea with milk", top_k=10)
+    by_scores = await memory.recall("tea with milk", top_k=10, fusion="scores")
+    assert {hit.record.id for hit in by_ranks} == {hit.record.id for hit in by_scores}
+    assert by_scores[0].record.text == "tea with milk"
+    assert by_scores[0].score == pytest.approx(1.0)  # the best by both
+    assert [hit.score for hit in by_scores] == sorted((hit.score for hit in by_scores), reverse=True)
+
+
+async def test_a_session_fuses_as_it_was_told_unless_a_recall_says_otherwise(store: Store) -> None:
+    memory = MemorySession(store, ADA, embedder=FakeEmbedder(), fusion="scores")
+    await memory.remember("tea with milk")
+    assert (await memory.recall("tea"))[0].score == pytest.approx(1.0)
+    assert (await memory.recall("tea", fusion="rrf"))[0].score == pytest.approx(2 / 61)
+
+
+@pytest.mark.parametrize("fusion", ["max", "", 1, None])
+async def test_an_unknown_fusion_is_refused(store: Store, fusion: object) -> None:
+    if fusion is not None:  # None: the session's
+        with pytest.raises(InvalidRequestError) as caught:
+            await MemorySession(store, ADA).recall("tea", fusion=fusion)  # type: ignore[arg-type]
+        assert caught.value.path == "fusion"
+    with pytest.raises(InvalidRequestError):
+        MemorySession(store, ADA, fusion=fusion)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from vmem_core import MemorySession, Record, VmemError
+from vmem_core import Finding, MemorySession, Record, VmemError
 from vmem_core.cli import opening, output
 from vmem_core.cli.opening import Stop
 from vmem_core.sync import facade
@@ -50,6 +50,9 @@ app = typer.Typer(
 
 StoreOption = Annotated[
     str, typer.Option("--store", metavar="PATH", envvar="VMEM_STORE", help="The memory file.", show_default=True)
+]
+DoctorStoreOption = Annotated[
+    str, typer.Option("--store", metavar="PATH_OR_DSN", envvar="VMEM_STORE", help="The memory file, or postgresql://…")
 ]
 ScopeOption = Annotated[
     list[str] | None,
@@ -192,6 +195,31 @@ def forget(
     done = f"{count} {'revision' if count == 1 else 'revisions'} deleted" if count else "it was forgotten before"
     output.remark(out, f"forgotten: {done}, and {store} was scrubbed: no byte of the record is left in it")
     output.remark(out, "copies elsewhere (backups, chat logs, checkpoints) are not touched")
+
+
+@app.command("doctor")
+def doctor(store: DoctorStoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
+    """Check that everything in a store agrees: heads, revisions, index, vectors, receipts. Changes nothing.
+
+    Ends with 0 if all is well, 1 if something was found, 2 if the store could not be looked at.
+    """
+    out = output.console()
+    try:
+        with opening.inspected(store) as opened, output.progress(out if not as_json else None) as show:
+            findings: list[Finding] = opened.sync.diagnose(progress=show)
+    except Stop as stop:
+        raise Stop(str(stop), 2) from None
+    except (VmemError, OSError) as error:
+        raise Stop(output.visible(str(error)), 2) from None
+    if as_json:
+        output.print_json(out, [finding.to_json() for finding in findings])
+    elif findings:
+        output.print_findings(out, findings)
+        output.remark(out, f"{len(findings)} found; docs/doctor.md says of each code what to do")
+    else:
+        output.remark(out, f"nothing found: all that {opening.shown(store)} keeps agrees")
+    if findings:
+        raise typer.Exit(1)
 
 
 @app.command("reembed")

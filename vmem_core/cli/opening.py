@@ -19,7 +19,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from vmem_core import LocalEmbedder, MemorySession, Scope, SqliteStore, sync
+from vmem_core import LocalEmbedder, MemorySession, PostgresStore, Scope, SqliteStore, sync
 
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Scope))
 _PART: Final = re.compile(rf"({'|'.join(FIELDS)})=(.*)", re.DOTALL)
@@ -101,6 +101,32 @@ def opened(path: str) -> Iterator[SqliteStore]:
     refuse_other_files(path)
     with closing_store(path) as store:
         yield store
+
+
+@contextmanager
+def inspected(target: str) -> Iterator[SqliteStore | PostgresStore]:
+    """The store in an existing file or on a server, to be looked at only; closed at the end.
+
+    Args:
+        target: The path of a file, or a connection string with ``://``.
+
+    Raises:
+        Stop: As :func:`opened`.
+    """
+    if "://" not in target:
+        with opened(target) as store:
+            yield store
+        return
+    server = PostgresStore(target)
+    try:
+        yield server
+    finally:
+        server.sync.close()
+
+
+def shown(target: str) -> str:
+    """A store's path; of a connection string, which may hold a password, only that it is one."""
+    return "the database" if "://" in target else target
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -16,10 +17,11 @@ from rich import box
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from vmem_core import Hit, Record, Source
+from vmem_core import Finding, Hit, Record, Source
 
 ORIGIN_STYLES: Final = {"asserted": "green", "inferred": "yellow"}
 _LONGEST_LINE: Final = 200
@@ -116,6 +118,35 @@ def print_hits(out: Console, hits: Sequence[Hit]) -> None:
     else:
         flat: Column = ("found by", lambda hit: found_by(hit).replace("\n", ", "))
         print_lines(out, _plain(hits, [flat, *_record_columns(lambda hit: hit.record)]))
+
+
+def print_findings(out: Console, findings: Sequence[Finding]) -> None:
+    """What a doctor found, each with where."""
+    columns: list[Column] = [
+        ("code", lambda row: row.code),
+        ("scope", lambda row: "" if row.scope is None else visible(row.scope.key)),
+        ("record", lambda row: visible(row.record_id or "")),
+        ("operation", lambda row: visible(row.operation_id or "")),
+        ("what", lambda row: visible(row.detail)),
+    ]
+    if not out.is_terminal:
+        print_lines(out, _plain(findings, columns))
+        return
+    for finding in findings:
+        where = (show(finding) for _, show in columns[1:4])
+        out.print(Text.assemble((finding.code, "bold red"), "  ", columns[4][1](finding)))
+        out.print(Text(" · ".join(place for place in where if place), "dim"), "", sep="\n", soft_wrap=True)
+
+
+@contextmanager
+def progress(out: Console | None) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar for work that counts records, on a terminal only; it is gone at the end."""
+    if out is None or not out.is_terminal:
+        yield None
+        return
+    with Progress(console=out, transient=True) as bar:
+        task = bar.add_task("records")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def print_history(out: Console, records: Sequence[Record]) -> None:

@@ -50,6 +50,22 @@ class Database(Protocol):
         """
         ...
 
+    def make_vectors(self, generation: int, dims: int) -> None:
+        """Make the tables of a generation's vectors, each of so many dimensions."""
+        ...
+
+    def add_revisions(self, rows: Sequence[tuple[int, int, int, int, str]]) -> Sequence[int]:
+        """Append revisions of records that are new, each as for ``add_revision``.
+
+        Returns:
+            Their entries, ascending.
+        """
+        ...
+
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]], /) -> None:
+        """Run a shared statement, which is no query, once for each row of values."""
+        ...
+
     def drop_vectors(self, table: str) -> None:
         """Drop a table of vectors of records that are still there, however large, without keeping writers waiting."""
         ...

@@ -67,8 +67,7 @@ def begin(connection: Database, model_id: str, dims: int) -> Generation:
     if beginning.is_new:
         made = beginning.generation
         connection.execute(_INSERT, (made.number, made.model_id, made.dims, made.state))
-        for statement in _sql.create_vectors(made.number):
-            connection.execute(statement)
+        connection.make_vectors(made.number, made.dims)
     return beginning.generation
 
 

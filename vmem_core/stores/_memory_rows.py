@@ -28,6 +28,12 @@ class RevisionRow:
     entry: int
     record: Record | None  # None: pruned
     scope_revision: int
+    pruned_stamp: int = 0  # when a pruned one was recorded: that stays known
+
+    @property
+    def recorded_at(self) -> int:
+        """When it was recorded, in microseconds since 1970."""
+        return self.pruned_stamp if self.record is None else to_micros(self.record.recorded_at)
 
 
 @dataclass(slots=True)
@@ -39,6 +45,7 @@ class MemoryRow:
     scope: ScopeRow
     revisions: list[RevisionRow] = field(default_factory=list)
     forgotten: bool = False
+    forgotten_at: int = 0  # the scope revision of the forget
     key: int = 0
     tokens: bytes = b""
     vector: bytes | None = None

@@ -11,123 +11,47 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
 import psycopg_pool
-import tenacity
 
 from vmem_core.clock import Clock
+from vmem_core.diagnosis import diagnose
 from vmem_core.errors import (
-    InvalidRequestError,
     StoreUnavailableError,
     UnsupportedError,
-    VmemError,
 )
-from vmem_core.index import IndexCache, ScopeIndex
+from vmem_core.imports import Import
+from vmem_core.index import IndexCache, Outside, Query, ScopeIndex
 from vmem_core.indexing import token_table
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Survey
 from vmem_core.records import Scope
-from vmem_core.results import Generation
-from vmem_core.store import Found, Search
-from vmem_core.stores import _sql, _transaction
-from vmem_core.stores._database import Rows
-from vmem_core.stores._postgres_sql import (
-    ENTRY_PLACE,
-    LOCK_GENERATIONS,
-    LOCK_SCOPE,
-    LOCK_SCOPES,
-    TABLES,
-    translate,
-)
-from vmem_core.stores._reader import Reader
+from vmem_core.results import Finding, Generation
+from vmem_core.store import Found, Progress, Search
+from vmem_core.stores import _imports, _sql, _transaction
+from vmem_core.stores._facts import facts_of
+from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
+from vmem_core.stores._postgres_errors import AGAIN, again, attempts, has_ended, meaning_of, reading_attempts
+from vmem_core.stores._postgres_sql import TABLES, translate
+from vmem_core.stores._postgres_vectors import slack
+from vmem_core.stores._reader import Reader, matrix
 from vmem_core.stores._settings import check_language, is_current, setting, write_settings
+from vmem_core.stores._transaction import ScopeState
 
 T = TypeVar("T")
-_ATTEMPTS: Final = 12
 _STRIPES: Final = 64
+# Prepared statements belong to a connection of the server's, which a pooler in transaction mode hands to others.
+_OPTIONS: Final = {"prepare_threshold": None}
+# Who waits meets at least one attempt to reach the server: the pauses between them never outlast a wait.
+_POOL: Final[dict[str, Any]] = {
+    "min_size": 0, "max_size": 8, "open": False, "timeout": 30, "reconnect_timeout": 30, "name": "vmem"
+}  # fmt: skip
 _SETUP_LOCK: Final = 0x766D656D  # "vmem": the advisory lock that set-up takes
-_AGAIN: Final = (
-    psycopg.errors.SerializationFailure,
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.UniqueViolation,
-    psycopg.errors.DuplicateTable,
-    psycopg.errors.DuplicateObject,
-)
-
-
-class PostgresDatabase:
-    """A psycopg connection that runs the shared statements (see ``_database.py``).
-
-    Args:
-        connection: In a transaction, maybe pipelined.
-        schema: Quoted.
-        own_clock: Whether the store's clock stamps instead of the database's.
-    """
-
-    def __init__(self, connection: Any, schema: str, own_clock: bool) -> None:
-        self._connection, self._schema, self._own_clock = connection, schema, own_clock
-
-    def execute(self, statement: str, values: Sequence[Any] = (), /) -> Rows:
-        """Run a shared statement; rows are waited for only when they are asked for."""
-        place = ENTRY_PLACE.get(statement)
-        if place is not None:
-            values = [value for index, value in enumerate(values) if index != place]
-        rows: Rows = _execute(self._connection, translate(statement, self._schema), values)
-        return _WithoutTime(rows) if self._own_clock and statement is _sql.LOAD else rows
-
-    def add_scope(self, key: str) -> int:
-        """The id of the scope's row; the lock has made it already."""
-        scope_id: int = _execute(self._connection, translate(LOCK_SCOPE[1], self._schema), (key,)).fetchone()[0]
-        return scope_id
-
-    def add_revision(self, values: tuple[int, int, int, int, str]) -> int:
-        """Append a revision; its entry is known to the database alone, and used there."""
-        self.execute(_sql.INSERT_REVISION, values)
-        return 0
-
-    def drop_vectors(self, table: str) -> None:
-        """Drop a table of vectors: its file goes."""
-        self.execute(f"drop table {table}")
-
-    def hold_generations(self, *, exclusively: bool = False) -> None:
-        """Keep others from beginning or switching generations, and writers out too if that is asked for."""
-        self._connection.execute(translate(LOCK_GENERATIONS[exclusively], self._schema), ())
-
-    def hold_scopes(self, scope_ids: Sequence[int]) -> None:
-        """Keep the writers of some scopes out; always in the same order, so that nobody waits in a circle."""
-        self.execute(LOCK_SCOPES, (_sql.id_list(scope_ids),)).fetchall()
-
-    def lock(self, key: str) -> None:
-        """Make the scope's row if it is missing, and hold it until the end of the transaction."""
-        self.hold_generations()
-        for statement in LOCK_SCOPE:
-            self._connection.execute(translate(statement, self._schema), (key,))
-
-
-def _execute(connection: Any, statement: str, values: Sequence[Any] = ()) -> Any:
-    """Run a statement; its rows are tuples, also on a connection of the host's that makes something else of them."""
-    return connection.cursor(row_factory=psycopg.rows.tuple_row).execute(statement, values)
-
-
-class _WithoutTime:
-    """The loaded row without the database's time, for a store with a clock of its own."""
-
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-
-    def fetchone(self) -> Any:
-        return (*self._rows.fetchone()[:-1], None)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rows, name)
-
-    def __iter__(self) -> Any:
-        return iter(self._rows)
 
 
 class _SharedReader(Reader):
@@ -147,6 +71,17 @@ class _SharedReader(Reader):
         """What a plan is made against. The snapshot is taken with the stripe held, so that no index is newer."""
         with self._stripes[hash(scope) % _STRIPES]:
             return super().survey(connection, scope, searches, equal_texts)
+
+    def _outside(self, connection: Any, state: ScopeState, query: Query) -> Outside | None:
+        """The vectors of a scope too large for memory: those that pgvector puts first, else all."""
+        generation = state.generation
+        if generation is None or query.vector is None:
+            return None
+        pages = connection.nearest(generation.number, state.numbers, query.vector.tobytes(), query.list_depth)
+        if pages is None:
+            return super()._outside(connection, state, query)
+        blocks = (matrix(rows, generation.dims) for rows in pages)
+        return Outside(blocks, self._finder(connection, generation), slack(generation.dims))
 
 
 class _SharedCache(IndexCache):
@@ -194,13 +129,12 @@ class PostgresEngine:
         self.generation: Generation | None = None
         self._schema_name = schema
         self.schema = '"' + schema.replace('"', '""').replace("%", "%%") + '"'
-        self._pgvector, self._own_clock, self._clock = pgvector, clock is not None, clock or fallback_clock
+        self._layout = Layout(self.schema, own_clock=clock is not None)
+        self._pgvector, self._clock = pgvector, clock or fallback_clock
         self._asked_language, self._cache_bytes, self._probe = language, cache_bytes, probe
         self._owns_pool = isinstance(target, str)
         self._pool: psycopg_pool.ConnectionPool[Any] = (
-            psycopg_pool.ConnectionPool(target, min_size=0, max_size=8, open=False, timeout=30, name="vmem")
-            if self._owns_pool
-            else target
+            psycopg_pool.ConnectionPool(target, kwargs=_OPTIONS, **_POOL) if self._owns_pool else target
         )
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="vmem-postgres")
         self._setup_lock = threading.Lock()
@@ -213,9 +147,47 @@ class PostgresEngine:
         """Queue an operation: one transaction, run again while others get in its way."""
         return self._submit(lambda: self._commit(operation))
 
+    def run_imports(self, operations: Sequence[Import], dry_run: bool) -> Future[list[str | None]]:
+        """Queue a batch of imports: one transaction, run again while others get in its way."""
+        return self._submit(lambda: self._commit_imports(operations, dry_run))
+
+    def change(self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T]) -> Future[T]:
+        """Queue a function that writes in one transaction, with the scopes held."""
+        return self._submit(lambda: self._change(scopes, function))
+
+    def scrub_soon(self) -> Future[None]:
+        """Nothing to do: old rows wait for VACUUM, which ``scrub`` runs."""
+        return self._submit(lambda: None)
+
+    @property
+    def language(self) -> str:
+        """The language of the search tokens, once the database was reached."""
+        assert self._language is not None
+        return self._language
+
+    def meaning(self, error: BaseException) -> BaseException:
+        """Our error for one of the driver's."""
+        return meaning_of(error)
+
+    @contextmanager
+    def snapshot_apart(self) -> Iterator[PostgresDatabase]:
+        """A connection of the pool in one snapshot of the database, for many reads."""
+        self._ready()
+        with self._connect() as connection, transaction(connection, READ):
+            yield PostgresDatabase(connection, self._layout)
+
+    @contextmanager
+    def transaction_apart(self, scope: Scope) -> Iterator[PostgresDatabase]:
+        """A connection of the pool in one transaction that holds a scope, for many writes."""
+        self._ready()
+        with self._connect() as connection, transaction(connection, WRITE):
+            database = PostgresDatabase(connection, self._layout)
+            database.lock(scope.key)
+            yield database
+
     def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
         """Queue a function that reads one snapshot of the database."""
-        return self._submit(lambda: _again(lambda: self._snapshot(function), _reading_attempts()))
+        return self._submit(lambda: again(lambda: self._snapshot(function), reading_attempts()))
 
     def transact(self, function: Callable[[PostgresDatabase], T], *, lasting: bool) -> Future[T]:
         """Queue a function that writes: one transaction, run again while others get in its way.
@@ -225,7 +197,7 @@ class PostgresEngine:
             lasting: Whether it survives a crash of the server at once; else it does once a later commit that lasts
                 is done.
         """
-        return self._submit(lambda: _again(lambda: self._in_transaction(function, lasting), _attempts()))
+        return self._submit(lambda: self._change((), function, lasting=lasting))
 
     def see_generation(self, database: PostgresDatabase) -> Generation | None:
         """The active generation, read from the database and kept as the one last seen."""
@@ -235,6 +207,10 @@ class PostgresEngine:
     def scrub(self) -> Future[None]:
         """Queue a VACUUM of all tables: what was forgotten leaves their files."""
         return self._submit(self._vacuum)
+
+    def diagnose(self, progress: Progress | None) -> Future[list[Finding]]:
+        """Queue a look at all tables, from one snapshot; it makes none, and needs no right to write."""
+        return self._submit(lambda: self._inspect(progress))
 
     def stop(self) -> None:
         """Finish what is queued, and close the pool if it is ours. Not in a forked child."""
@@ -261,21 +237,28 @@ class PostgresEngine:
 
     # --- on a thread of the pool --------------------------------------------------------------------------------
 
-    def _connect(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _connect(self) -> Iterator[Any]:
+        """A connection whose server is still there: those that ended while they lay in the pool are thrown away."""
         if self._owns_pool and self._pool.closed:
             self._pool.open()
-        return self._pool.connection()
+        while True:
+            with self._pool.connection() as connection:
+                if not has_ended(connection):
+                    yield connection
+                    return
+                connection.close()  # the pool lends no closed one again
 
     def _commit(self, operation: Operation) -> Outcome:
         self._ready()
         assert self._language is not None
         tokens = token_table(operation.texts(), self._language)
-        return _again(lambda: self._transact(operation, tokens), _attempts())
+        return again(lambda: self._transact(operation, tokens), attempts())
 
     def _transact(self, operation: Operation, tokens: dict[str, bytes]) -> Outcome:
         with self._connect() as connection:
-            database = PostgresDatabase(connection, self.schema, self._own_clock)
-            with connection.transaction(), connection.pipeline():
+            database = PostgresDatabase(connection, self._layout)
+            with transaction(connection, WRITE):
                 database.lock(operation.scope.key)
                 loaded = _transaction.load(database, operation, self._clock)
                 self._probe("loaded")
@@ -289,41 +272,85 @@ class PostgresEngine:
         self.generation = loaded.state.generation
         return outcome
 
-    def _in_transaction(self, function: Callable[[PostgresDatabase], T], lasting: bool) -> T:
+    def _commit_imports(self, operations: Sequence[Import], dry_run: bool) -> list[str | None]:
         self._ready()
-        with self._connect() as connection, connection.transaction(), connection.pipeline():
+        assert self._language is not None
+        tokens = token_table((text for operation in operations for text in operation.texts()), self._language)
+        return self._change(
+            [operation.scope for operation in operations],
+            lambda database: _imports.run_batch(database, operations, tokens, self._clock, dry_run=dry_run),
+            undo=dry_run,
+        )
+
+    def _change(
+        self,
+        scopes: Sequence[Scope],
+        function: Callable[[PostgresDatabase], T],
+        *,
+        undo: bool = False,
+        lasting: bool = True,
+    ) -> T:
+        self._ready()
+        return again(lambda: self._change_once(scopes, function, undo, lasting), attempts())
+
+    def _change_once(
+        self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], undo: bool, lasting: bool
+    ) -> T:
+        with self._connect() as connection, transaction(connection, WRITE, undo=undo):
             if not lasting:
-                _execute(connection, "set local synchronous_commit to off")
-            result = function(PostgresDatabase(connection, self.schema, self._own_clock))
+                run(connection, "set local synchronous_commit to off")
+            database = PostgresDatabase(connection, self._layout)
+            # Always in one order, so that two that lock several scopes never wait for each other.
+            for key in sorted({scope.key for scope in scopes}):
+                database.lock(key)
+            done = function(database)
             self._probe("before commit")
         self._probe("after commit")
-        return result
+        return done
 
     def _snapshot(self, function: Callable[[PostgresDatabase, Reader], T]) -> T:
-        self._ready()
-        assert self._reader is not None
-        with self._connect() as connection, connection.transaction():
-            _execute(connection, "set transaction isolation level repeatable read, read only")
-            return function(PostgresDatabase(connection, self.schema, self._own_clock), self._reader)
+        with self.snapshot_apart() as database:
+            assert self._reader is not None
+            return function(database, self._reader)
+
+    def _inspect(self, progress: Progress | None) -> list[Finding]:
+        with self._connect() as connection, transaction(connection, READ):
+            tables = run(connection, "select tablename from pg_tables where schemaname = %s", (self._schema_name,))
+            names = {row[0] for row in tables if row[0].startswith("vmem_")}
+            facts = facts_of(PostgresDatabase(connection, self._layout), names, self._asked_language, progress)
+            return [] if facts is None else list(diagnose(facts))
 
     def _vacuum(self) -> None:
         self._ready()
         with self._connect() as connection:
             with connection.transaction():
-                _execute(connection, translate(_sql.DROP_HUSKS, self.schema))
+                run(connection, translate(_sql.DROP_HUSKS, self.schema))
             connection.commit()
             autocommit = connection.autocommit
             connection.autocommit = True
+            told: list[str | None] = []  # a table of another owner's is skipped with a warning, not with an error
+
+            def hear(notice: psycopg.errors.Diagnostic) -> None:
+                told.append(notice.severity_nonlocalized)
+
+            connection.add_notice_handler(hear)
             try:
-                rows = _execute(
+                rows = run(
                     connection,
                     r"select quote_ident(tablename) from pg_tables where schemaname = %s and tablename like 'vmem\_%%'",
                     (self._schema_name,),
                 ).fetchall()
                 for (table,) in rows:
-                    _execute(connection, f"vacuum full {self.schema}.{table}")
+                    run(connection, f"vacuum full {self.schema}.{table}")
             finally:
+                connection.remove_notice_handler(hear)
                 connection.autocommit = autocommit
+            if "WARNING" in told:
+                raise StoreUnavailableError(
+                    "tables were not vacuumed, so that they still hold forgotten text: this role is not their owner; "
+                    "scrub with the role that made them",
+                    retryable=False,
+                )
 
     # --- set-up -------------------------------------------------------------------------------------------------
 
@@ -332,18 +359,16 @@ class PostgresEngine:
             return
         with self._setup_lock:
             if self._reader is None:
-                for attempt in _attempts():
-                    with attempt:
-                        self._set_up()
+                again(self._set_up, attempts(AGAIN))
 
     def _set_up(self) -> None:
         with self._connect() as connection, connection.transaction():
             self._check_server(connection)
             # Many processes may set up at once; the lock ends with the transaction, so that a pooler does no harm.
-            _execute(connection, "select pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
-            database = PostgresDatabase(connection, self.schema, self._own_clock)
+            run(connection, "select pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
+            database = PostgresDatabase(connection, self._layout)
             name = f"{self.schema}.vmem_schema".replace("%%", "%")
-            if _execute(connection, "select to_regclass(%s)", (name,)).fetchone()[0] is None:
+            if run(connection, "select to_regclass(%s)", (name,)).fetchone()[0] is None:
                 self._make_tables(connection, database)
             elif not is_current(database):
                 _transaction.tokenize_again(database, setting(database, "language"))
@@ -354,67 +379,19 @@ class PostgresEngine:
         self._reader = _SharedReader(self._clock, language, self._cache_bytes)
 
     def _check_server(self, connection: Any) -> None:
-        if _execute(connection, "show server_encoding").fetchone()[0] != "UTF8":
+        if run(connection, "show server_encoding").fetchone()[0] != "UTF8":
             raise UnsupportedError("the database's encoding must be UTF8; make the database with encoding 'UTF8'")
-        has_vector = _execute(connection, "select to_regtype('vector') is not null").fetchone()[0]
-        if self._pgvector == "require" and not has_vector:
+        self._layout.vectors = find_type(connection)
+        self._layout.ranks = self._pgvector != "off"
+        if self._pgvector == "require" and self._layout.vectors is None:
             raise UnsupportedError(
                 "the database has no pgvector; have its owner run `create extension vector`, or use pgvector='auto'"
             )
 
     def _make_tables(self, connection: Any, database: PostgresDatabase) -> None:
-        _execute(connection, f"create schema if not exists {self.schema}")
+        # Only if it is missing: "if not exists" asks for the right to make schemas also where there is one.
+        if run(connection, "select 1 from pg_namespace where nspname = %s", (self._schema_name,)).fetchone() is None:
+            run(connection, f"create schema {self.schema}")
         for statement in TABLES:
             database.execute(statement)
         write_settings(database, self._asked_language)
-
-
-def _attempts() -> tenacity.Retrying:
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(_AGAIN),
-        stop=tenacity.stop_after_attempt(_ATTEMPTS),
-        wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.5),
-        reraise=True,
-    )
-
-
-def _reading_attempts() -> tenacity.Retrying:
-    """A generation may be switched, and its table dropped, between a reader's snapshot and its look at the vectors."""
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(psycopg.errors.UndefinedTable),
-        stop=tenacity.stop_after_attempt(3),
-        reraise=True,
-    )
-
-
-def _again(function: Callable[[], T], attempts: tenacity.Retrying) -> T:
-    for attempt in attempts:
-        with attempt:
-            return function()
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def meaning_of(error: BaseException) -> BaseException:
-    """Our error for one of the driver's; any other error as it is."""
-    if isinstance(error, VmemError) or not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
-        return error
-    name = type(error).__name__
-    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
-        return InvalidRequestError(
-            "an id, or the scope as a whole, is longer than the 2,600 bytes of a PostgreSQL index entry; shorten it",
-            path="scope",
-        )
-    if isinstance(error, psycopg_pool.PoolTimeout | psycopg.OperationalError | psycopg.InterfaceError):
-        return StoreUnavailableError(
-            f"the server cannot be reached or has given up the transaction ({name}); try again", retryable=True
-        )
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return StoreUnavailableError(
-            "the role may not do this; grant it create and usage on the schema, or rights on the vmem_* tables",
-            retryable=False,
-        )
-    if isinstance(error, _AGAIN):
-        return StoreUnavailableError(f"other writers kept getting in the way ({name}); try again", retryable=True)
-    return StoreUnavailableError(
-        f"the database cannot be used as a store ({name}); check that only this library writes vmem_*", retryable=False
-    )

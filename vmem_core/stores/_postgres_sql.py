@@ -13,9 +13,9 @@ from typing import Final
 from vmem_core.stores import _sql
 
 ENTRIES: Final = "vmem_entries"  # the sequence that orders revisions; within a scope its lock makes it a true order
-_TABLE = re.compile(r"\bvmem_[a-z0-9_]+\b")
+_TABLE = re.compile(r"('?)\b(vmem_[a-z0-9_]+)\b")  # a sequence is named in a literal
 _LIST = re.compile(r"(\w+) in \(select value from json_each\(\?\)\)")
-_TEXT_COLUMNS: Final = {"record_id", "message_id"}
+_TEXT_COLUMNS: Final = {"record_id", "message_id", "operation_id"}
 _DATABASE_TIME: Final = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 
 TABLES: Final = (
@@ -50,12 +50,16 @@ TABLES: Final = (
 # old row waits for VACUUM, which scrub() runs.
 _OWN: Final = {
     _sql.LOAD: _sql.LOAD.replace("r.request, r.body, null", f"r.request, r.body, {_DATABASE_TIME}"),
+    _sql.OVERWRITE_REVISION: "update vmem_revisions set body = '' where entry = ?",
     _sql.OVERWRITE_TEXT: "update vmem_revisions set body = '' where number = ?",
     _sql.EMPTY_RECORD: _sql.EMPTY_RECORD.replace(
         "tokens = x'', facets = x''", "tokens = ''::bytea, facets = ''::bytea"
     ),
     _sql.REDACT_RECEIPT: f"""update vmem_receipts set redacted = 1, request = '\\x{_sql.ERASED.hex()}'::bytea
       where number = ?""",
+    # By code point, whatever the database's locale.
+    _sql.DUMP_MESSAGES: """select message_id from vmem_messages where scope_id = ? and message_id collate "C" > ?
+      order by message_id collate "C" limit ?""",
     _sql.LAST_STAMP: _sql.LAST_STAMP.replace("select max(\n", "select greatest(\n"),
     _sql.INSERT_RECEIPT: """insert into vmem_receipts(number, scope_id, operation_id, committed_at, redacted, request,
       body) values(?, ?, ?, ?, 0, ?, ?)""",
@@ -70,6 +74,7 @@ _OWN: Final = {
 }
 # Which value of these is the entry that currval() stands for.
 ENTRY_PLACE: Final = {_sql.INSERT_RECORD: 2, _sql.UPDATE_RECORD: 0}
+NEXT_ENTRIES: Final = f"select nextval('{ENTRIES}') from generate_series(1, ?::integer)"
 # A writer holds the first to the end of its transaction, who begins or switches generations the second: each waits for
 # the other, and readers for neither.
 LOCK_GENERATIONS: Final = (
@@ -79,7 +84,10 @@ LOCK_GENERATIONS: Final = (
 LOCK_SCOPES: Final = """select scope_id from vmem_scopes where scope_id in (select value from json_each(?))
   order by scope_id for update"""
 LOCK_SCOPE: Final = (
-    "insert into vmem_scopes(scope_key, revision, last_stamp, records) values(?, 0, 0, 0) on conflict do nothing",
+    # Not tried where the row is there: "on conflict" would use up an id at every write, and ids are 31 bits.
+    """insert into vmem_scopes(scope_key, revision, last_stamp, records)
+      select asked.scope_key, 0, 0, 0 from (select cast(? as text) as scope_key) as asked
+      where not exists (select 1 from vmem_scopes s where s.scope_key = asked.scope_key) on conflict do nothing""",
     "select scope_id from vmem_scopes where scope_key = ? for update",
 )
 
@@ -99,7 +107,8 @@ def translate(statement: str, schema: str) -> str:
     text = re.sub(r"create index \w+ on", "create index on", text)  # named by the database, inside the schema
     text = _LIST.sub(_array, text)
     text = text.replace("integer primary key", "bigint primary key").replace("vector blob", "vector bytea")
-    return _TABLE.sub(lambda match: f"{schema}.{match[0]}", text.replace("?", "%s"))
+    named = {"": schema, "'": "'" + schema.replace("'", "''")}  # inside a literal a quote would be its end
+    return _TABLE.sub(lambda match: f"{named[match[1]]}.{match[2]}", text.replace("?", "%s"))
 
 
 def _array(match: re.Match[str]) -> str:

@@ -7,14 +7,14 @@ ranking (``index.py``) or what a search means (``indexing.py``).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from vmem_core import indexing
 from vmem_core.clock import Clock
-from vmem_core.index import IndexCache, Row, ScopeIndex
+from vmem_core.index import Block, IndexCache, Outside, Query, Row, ScopeIndex
 from vmem_core.plan import Survey
 from vmem_core.records import KINDS, ORIGINS, Record, Scope
 from vmem_core.results import Generation
@@ -54,8 +54,8 @@ class Reader:
         now = time_of(state, self._clock)
         query = indexing.index_query(search, self._language, now, state.generation)
         index = self._index(connection, state)
-        blocks = None if index.holds_vectors else self._blocks(connection, state)
-        ranked = indexing.rank(index, search, query, blocks)
+        outside = None if index.holds_vectors else self._outside(connection, state, query)
+        ranked = indexing.rank(index, search, query, outside)
         rows = connection.execute(_sql.BODIES, (_sql.id_list([hit.entry for hit in ranked]),)).fetchall()
         records = {row[0]: _sql.load_record(scope, row[1], row[2], *row[4:7]) for row in rows}
         return [Found(records[h.number], h.score, h.match, h.vector_rank, h.lexical_rank) for h in ranked]
@@ -98,22 +98,31 @@ class Reader:
         table = _sql.vectors_table(state.generation.number)
         statement = f"select number, vector from {table} where number between ? and ? order by number"
         pairs = connection.execute(statement, state.numbers).fetchall() if hold else []
-        index.apply(rows, _matrix(pairs, state.generation.dims))
+        index.apply(rows, matrix(pairs, state.generation.dims))
         return index
 
     def _vectors(self, connection: Database, rows: Sequence[Row], generation: Generation | None) -> dict[int, bytes]:
         if generation is None:
             return {}
-        numbers = _sql.id_list([row.number for row in rows])
+        return self._vectors_of(connection, [row.number for row in rows], generation)
+
+    def _vectors_of(self, connection: Database, numbers: Sequence[int], generation: Generation) -> dict[int, bytes]:
         statement = f"""select number, vector from {_sql.vectors_table(generation.number)}
             where number in (select value from json_each(?))"""
-        return dict(connection.execute(statement, (numbers,)).fetchall())
+        return dict(connection.execute(statement, (_sql.id_list(numbers),)).fetchall())
 
-    def _blocks(self, connection: Database, state: ScopeState) -> Iterator[tuple[Any, Any]] | None:
-        """The vectors of a scope whose index is too large to hold them, block by block from the file."""
-        if state.generation is None:
+    def _outside(self, connection: Database, state: ScopeState, query: Query) -> Outside | None:
+        """The vectors of a scope whose index is too large to hold them, from the database."""
+        if state.generation is None or query.vector is None:
             return None
-        return _blocks(connection, state.numbers, state.generation)
+        blocks = _blocks(connection, state.numbers, state.generation)
+        return Outside(blocks, self._finder(connection, state.generation))
+
+    def _finder(self, connection: Database, generation: Generation) -> Callable[[Sequence[int]], Block]:
+        def find(numbers: Sequence[int]) -> Block:
+            return matrix(list(self._vectors_of(connection, numbers, generation).items()), generation.dims)
+
+        return find
 
     def _search_known(self, connection: Database, scope: Scope, search: Search, state: ScopeState) -> list[Found]:
         until = _FAR if search.at_scope_revision is None else min(search.at_scope_revision, _FAR)
@@ -167,14 +176,17 @@ def _stamp_of(connection: Database, state: ScopeState, until: int) -> int:
     return found
 
 
-def _matrix(pairs: Sequence[tuple[int, bytes]], dims: int) -> tuple[Any, Any]:
+def matrix(pairs: Sequence[tuple[int, bytes]], dims: int) -> tuple[Any, Any]:
+    """Numbers, and their vectors as the rows of a float32 matrix, shape (len(pairs), dims)."""
     numbers = np.fromiter((number for number, _ in pairs), dtype=np.int64, count=len(pairs))
     matrix = np.frombuffer(b"".join(vector for _, vector in pairs), dtype="<f4").reshape(len(pairs), dims)
     return numbers, matrix
 
 
 def _blocks(connection: Database, numbers: tuple[int, int], generation: Generation) -> Iterator[tuple[Any, Any]]:
-    table = _sql.vectors_table(generation.number)
-    rows = connection.execute(f"select number, vector from {table} where number between ? and ?", numbers)
-    while pairs := rows.fetchmany(_BLOCK_ROWS):
-        yield _matrix(pairs, generation.dims)
+    low, high = numbers
+    statement = f"""select number, vector from {_sql.vectors_table(generation.number)}
+      where number between ? and ? order by number limit {_BLOCK_ROWS}"""
+    while pairs := connection.execute(statement, (low, high)).fetchall():
+        yield matrix(pairs, generation.dims)
+        low = pairs[-1][0] + 1

@@ -12,17 +12,20 @@ All text lies in ``vmem_revisions``, which only ever grows at its end and is for
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Sequence
 from typing import Any, Final
 
 from vmem_core.plan import StoredReceipt, StoredRequest
 from vmem_core.records import KINDS, ORIGINS, Link, Record, Scope, Source
 from vmem_core.results import Change, Note, Receipt
+from vmem_core.text import json_encoder
 from vmem_core.values import from_micros, to_micros
 
 SCHEMA_VERSION: Final = 1
 ERASED: Final = b"\x00" * 48
 ACTIVE, RETRACTED, FORGOTTEN = 1, 0, -1
+UNFINISHED: Final = -2  # only inside the transaction that restores an export
 _LOWEST = (1 << 32) - 1
 
 TABLES: Final = (
@@ -79,6 +82,10 @@ REVISIONS_OF: Final = """select number, revision, scope_revision, recorded_at, b
   where number = ? order by revision"""
 WRITTEN_OF_SCOPE: Final = """select number, revision, scope_revision, substr(body, 1, 1) = '{' from vmem_revisions
   where number between ? and ? order by number, revision"""
+RECEIPTS_BY_OPERATION: Final = """select operation_id, number, committed_at, redacted, request, body
+  from vmem_receipts where scope_id = ? and operation_id in (select value from json_each(?))"""
+HOLDERS: Final = """select record_id, number, state from vmem_records
+  where record_id in (select value from json_each(?))"""
 ONE_REVISION: Final = """select v.number, r.record_id, v.revision, v.scope_revision, v.recorded_at, v.body
   from vmem_records r join vmem_revisions v on v.number = r.number and v.revision = ?
   where r.record_id = ? and r.state >= 0"""
@@ -87,8 +94,14 @@ INSERT_SCOPE: Final = "insert into vmem_scopes(scope_key, revision, last_stamp, 
 UPDATE_SCOPE: Final = "update vmem_scopes set revision = ?, last_stamp = ?, records = ? where scope_id = ?"
 INSERT_REVISION: Final = """insert into vmem_revisions(number, revision, scope_revision, recorded_at, body)
   values(?, ?, ?, ?, ?)"""
+NEXT_ENTRY: Final = "select coalesce(max(entry), 0) + 1 from vmem_revisions"
+INSERT_NUMBERED: Final = """insert into vmem_revisions(entry, number, revision, scope_revision, recorded_at, body)
+  values(?, ?, ?, ?, ?, ?)"""
 INSERT_RECORD: Final = """insert into vmem_records(number, record_id, entry, revision, changed, state, kind, origin,
   expires_at, text_key, tokens, facets) values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+# Its entry is known; on PostgreSQL the one above takes the entry that was just numbered.
+INSERT_NUMBERED_RECORD: Final = """insert into vmem_records(number, record_id, entry, revision, changed, state, kind,
+  origin, expires_at, text_key, tokens, facets) values(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 UPDATE_RECORD: Final = """update vmem_records set entry = ?, revision = ?, changed = ?, state = ?, kind = ?, origin = ?,
   expires_at = ?, text_key = coalesce(?, text_key), tokens = coalesce(?, tokens), facets = ? where number = ?"""
 INSERT_RECEIPT: Final = "insert into vmem_receipts values(?, ?, ?, ?, 0, ?, ?)"
@@ -115,9 +128,46 @@ SET_TOKENS: Final = "update vmem_records set tokens = ? where number = ?"
 NEXT_EPOCH: Final = "update vmem_generations set epoch = epoch + 1"  # indexes in other processes are built anew
 SET_SETTING: Final = "update vmem_store set value = ? where name = ?"
 
+# A whole scope, page by page: the first column is where the next page begins.
+DUMP_COUNTS: Final = (
+    "select count(*) from vmem_records where number between ? and ?",
+    """select count(*) from vmem_revisions v join vmem_records r on r.number = v.number
+       where v.number between ? and ? and r.state >= 0""",
+    "select count(*) from vmem_receipts where number between ? and ?",
+)
+COUNT_MESSAGES: Final = "select count(*) from vmem_messages where scope_id = ?"
+DUMP_RECORDS: Final = """select number, record_id, state, changed from vmem_records
+  where number between ? and ? and number > ? order by number limit ?"""
+DUMP_REVISIONS: Final = """select v.entry, v.number, r.record_id, v.revision, v.scope_revision, v.recorded_at, r.entry,
+  v.body from vmem_revisions v join vmem_records r on r.number = v.number
+  where v.number between ? and ? and v.entry > ? and r.state >= 0 order by v.entry limit ?"""
+DUMP_RECEIPTS: Final = """select number, operation_id, committed_at, redacted, request, body from vmem_receipts
+  where number between ? and ? and number > ? order by number limit ?"""
+DUMP_MESSAGES: Final = """select message_id from vmem_messages where scope_id = ? and message_id > ?
+  order by message_id limit ?"""
+RESTORE_RECEIPT: Final = """insert into vmem_receipts(number, scope_id, operation_id, committed_at, redacted, request,
+  body) values(?, ?, ?, ?, ?, ?, ?)"""
+FINISH_RECORD: Final = """update vmem_records set entry = ?, revision = ?, changed = ?, state = ?, kind = ?, origin = ?,
+  expires_at = ?, text_key = ?, tokens = ?, facets = ? where number = ? and record_id = ? and state = -2"""
+COUNT_UNFINISHED: Final = "select count(*) from vmem_records where number between ? and ? and state = -2"
+
 # Heads of forgotten records keep their row as the tombstone; their text rows are husks until VACUUM drops them.
 DROP_HUSKS: Final = "delete from vmem_revisions where number in (select number from vmem_records where state = -1)"
 
+# A scope is locked by its row: one in which all was refused has a row and no revision.
+SCOPES: Final = "select scope_key from vmem_scopes where revision > 0"
+# Only what is older than the cutoff is looked at; whether it goes is not decided here.
+PAST_REVISIONS: Final = """select v.entry, v.number, v.revision, v.recorded_at, r.revision, r.state, r.expires_at
+  from vmem_revisions v join vmem_records r on r.number = v.number
+  where v.number between ? and ? and (v.number, v.revision) > (?, ?) and v.recorded_at < ? and r.state >= 0
+    and v.entry <> r.entry and substr(v.body, 1, 1) = '{'
+  order by v.number, v.revision limit ?"""
+OVERWRITE_REVISION: Final = """update vmem_revisions set body = cast(zeroblob(length(cast(body as blob))) as text)
+  where entry = ?"""
+COUNT_OLD_RECEIPTS: Final = "select count(*) from vmem_receipts where number between ? and ? and committed_at < ?"
+DELETE_OLD_MENTIONS: Final = """delete from vmem_mentions where receipt in
+  (select number from vmem_receipts where number between ? and ? and committed_at < ?)"""
+DELETE_OLD_RECEIPTS: Final = "delete from vmem_receipts where number between ? and ? and committed_at < ?"
 COUNT: Final = """select count(*) from vmem_records where number between ? and ? and state = 1
   and (expires_at is null or expires_at > ?)"""
 LIST: Final = f"""select {_HEAD_COLUMNS} from vmem_records r join vmem_revisions v on v.entry = r.entry
@@ -189,6 +239,11 @@ def forget_vectors(generation: int) -> tuple[str, ...]:
     )
 
 
+def prune_vectors(generation: int) -> str:
+    """The statement that deletes the vectors a record had up to a revision: number, revision."""
+    return f"delete from {past_vectors_table(generation)} where number = ? and revision <= ?"
+
+
 def known_vectors(generation: int) -> str:
     """The statement that reads a scope's vectors, current and past ones, each with the revisions it is of."""
     columns = "number, since, revision, vector"
@@ -210,8 +265,7 @@ def dump(value: Any) -> str:
     return _encode(value)
 
 
-# Made once: json.dumps with arguments makes an encoder a call.
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode: Final = json_encoder()
 
 
 def record_body(record: Record) -> str:
@@ -234,10 +288,12 @@ def record_body(record: Record) -> str:
 
 
 _SOURCE_FIELDS: Final = ("kind", "digest", "message_id", "chat_id", "run_id", "tool_call_id", "tool_name", "uri")
+_source_values: Final = operator.attrgetter(*_SOURCE_FIELDS)
 
 
 def _trim(source: Source) -> dict[str, str]:
-    return {name: value for name in _SOURCE_FIELDS if (value := getattr(source, name)) is not None}
+    given = zip(_SOURCE_FIELDS, _source_values(source), strict=True)
+    return {name: value for name, value in given if value is not None}
 
 
 def is_kept(body: str | None) -> bool:

@@ -15,12 +15,14 @@ from vmem_core import generations, sync
 from vmem_core.clock import Clock
 from vmem_core.errors import StoreUnavailableError
 from vmem_core.generations import Pending
+from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Kept, Outcome, Survey
 from vmem_core.records import Record, Scope, check_scope
-from vmem_core.results import Generation, Receipt
-from vmem_core.store import Found, Listing, Search
+from vmem_core.results import Finding, Generation, Receipt
+from vmem_core.store import Found, Listing, Progress, Search
 from vmem_core.stores import _forks
+from vmem_core.stores._upkeep import Upkeep
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -95,7 +97,7 @@ class SqlGenerations:
         return await awaited(future)
 
 
-class SqlStore:
+class SqlStore(Upkeep):
     """The verbs of both SQL stores.
 
     Args:
@@ -168,6 +170,12 @@ class SqlStore:
     async def _read(self, function: Callable[[Any, Any], Any]) -> Any:
         return await awaited(self._opened().read(function))
 
+    async def _change(self, scope: Scope, function: Callable[[Any], Any]) -> Any:
+        return await awaited(self._opened().change([scope], function))
+
+    async def _pruned(self) -> None:
+        await awaited(self._opened().scrub_soon())
+
     async def close(self) -> None:
         """Finish what is queued and let go of files and connections; calling it again does nothing."""
         with self._lock:
@@ -193,6 +201,11 @@ class SqlStore:
         )
         return found
 
+    async def run_imports(self, operations: Sequence[Import], *, dry_run: bool = False) -> list[str | None]:
+        """Settle and apply a batch of imports, in one transaction."""
+        reasons: list[str | None] = await awaited(self._opened().run_imports(operations, dry_run))
+        return reasons
+
     async def search(self, scope: Scope, search: Search) -> list[Found]:
         """The best hits, in order."""
         found: list[Found] = await self._read(lambda connection, reader: reader.search(connection, scope, search))
@@ -214,6 +227,22 @@ class SqlStore:
                 connection, _transaction.load_state(connection, scope), message_ids
             )
         )
+        return found
+
+    async def diagnose(self, *, progress: Progress | None = None) -> list[Finding]:
+        """What does not agree in the store, from one snapshot; an empty list if all is well. Changes nothing.
+
+        Every row is read, in blocks: memory stays flat, and other readers and writers go on meanwhile.
+
+        Args:
+            progress: Called now and then, on another thread, with how many records were looked at and how many
+                there are.
+
+        Raises:
+            StoreUnavailableError: If the store cannot be read.
+            SchemaVersionError: If a newer library wrote it.
+        """
+        found: list[Finding] = await awaited(self._opened().diagnose(progress))
         return found
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:

@@ -13,29 +13,32 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final, NamedTuple, TypeVar
 
-import aiosqlite
-
 from vmem_core import indexing
 from vmem_core.clock import Clock
 from vmem_core.errors import StoreUnavailableError
+from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Outcome, Plan
-from vmem_core.results import Generation
-from vmem_core.stores import _forks, _sql, _transaction
+from vmem_core.records import Scope
+from vmem_core.results import Finding, Generation
+from vmem_core.store import Progress
+from vmem_core.stores import _forks, _imports, _sql, _transaction
 from vmem_core.stores._reader import Reader
 from vmem_core.stores._settings import setting
+from vmem_core.stores._sqlite_connection import Connection
 from vmem_core.stores._sqlite_errors import translate
-from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal, set_up, truncate_log
+from vmem_core.stores._sqlite_inspection import inspect, inspecting
+from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal, set_up, transaction, truncate_log
 
 T = TypeVar("T")
 _LARGEST_GROUP: Final = 64  # operations that share a commit
-_JOIN_SECONDS: Final = 60.0
 _LONGEST_WAIT: Final = timedelta(days=24)  # SQLite counts milliseconds in 32 bits; beyond it would not wait at all
 _FORGETS: Final = ("forget", "forget_scope")
 
@@ -54,113 +57,6 @@ def _told(result: _Applied | BaseException, clean: bool) -> Outcome | BaseExcept
     # Only a forget tells it: to copy every outcome for one flag would cost each write 10 µs.
     told = result.outcome.receipt.kind in ("forget", "forget_scope")
     return replace(result.outcome, scrubbed=clean) if told else result.outcome
-
-
-class _Job:
-    """A function on its way to a connection's thread. Its repr is bare: the driver logs jobs at debug level."""
-
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[[], object]) -> None:
-        self._function = function
-
-    def __call__(self) -> None:
-        self._function()
-
-    def __repr__(self) -> str:
-        return "<vmem job>"
-
-
-class _Connection(aiosqlite.Connection):
-    """An aiosqlite connection that runs whole functions, without a future that belongs to an event loop."""
-
-    def __init__(self, connector: Callable[[], StoreConnection]) -> None:
-        super().__init__(connector, iter_chunk_size=64)
-        self._gate = threading.RLock()  # a finalizer may close in the middle of run(), on the same thread
-        self._closed: Future[None] | None = None
-        self._thread.daemon = True  # a process that forgets close() still exits; the store's finalizer drains first
-        self._thread.start()
-
-    def __del__(self) -> None:
-        """The store's finalizer closes; there is nobody to warn."""
-
-    def run(self, function: Callable[[], object]) -> None:
-        """Queue a function; it must not raise.
-
-        Raises:
-            StoreUnavailableError: If the end is queued already: nobody would run it.
-        """
-        with self._gate:
-            if self._closed is not None:
-                raise StoreUnavailableError("the store is closed; make a new one for the same file", retryable=False)
-            self._tx.put_nowait((None, _Job(function)))
-
-    def submit(self, function: Callable[[StoreConnection], T]) -> Future[T]:
-        """Queue a function of the open connection. A future cancelled while it waits is never run."""
-        future: Future[T] = Future()
-
-        def settle() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(function(self.opened()))
-                except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is
-                    future.set_exception(translate(error))
-
-        self.run(settle)
-        return future
-
-    def opened(self) -> StoreConnection:
-        """The connection, opened on first use. Only from its own thread."""
-        if self._connection is None:
-            self._connection = self._connector()
-        assert isinstance(self._connection, StoreConnection)
-        return self._connection
-
-    def finish(self) -> Future[None]:
-        """Run what is queued, close, and end the thread; the future is done when the file is closed."""
-        with self._gate:
-            if self._closed is None:
-                self._closed = Future()
-                self._closed.set_running_or_notify_cancel()  # whoever waits may be cancelled, the end is not
-                self._tx.put_nowait((None, _Job(self._end)))
-            return self._closed
-
-    def _end(self) -> None:
-        assert self._closed is not None
-        # stop() from the thread itself finds no event loop there, so it leaves none to be called back.
-        self.stop()
-        self._close()
-        self._closed.set_result(None)
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def hold(self, release: threading.Event) -> None:
-        """Close the file once what is queued is done, and keep the thread still until the event; then go on."""
-        held = threading.Event()
-
-        def keep_still() -> None:
-            self._close()
-            held.set()
-            release.wait()
-
-        try:
-            self.run(keep_still)
-        except StoreUnavailableError:
-            self.join()  # the end is queued: it closes the file
-        else:
-            held.wait()
-
-    def join(self) -> None:
-        """Wait for the thread's end."""
-        self._thread.join(_JOIN_SECONDS)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the caller runs on this connection's thread."""
-        return threading.current_thread() is self._thread
 
 
 class Engine:
@@ -193,8 +89,9 @@ class Engine:
         self._reader: Reader | None = None
         self._pending: deque[tuple[Operation, Future[Outcome]]] = deque()
         self._scrub_owed = True  # whoever had the file before may have died between a forget and its scrub
-        self._writer_connection = _Connection(self._open_writer)
-        self._reader_connection = _Connection(self._open_reader)
+        self._writer_connection = Connection(self._open_writer)
+        self._reader_connection = Connection(self._open_reader)
+        self._inspectors: tuple[Connection, ...] = ()
         _forks.watch_engine(self)
 
     # --- from any thread --------------------------------------------------------------------------------------
@@ -210,6 +107,66 @@ class Engine:
                 raise
         return future  # also if an earlier call has taken it along after all
 
+    def run_imports(self, operations: Sequence[Import], dry_run: bool) -> Future[list[str | None]]:
+        """Queue a batch of imports: one transaction of its own."""
+
+        def commit(connection: StoreConnection) -> list[str | None]:
+            assert self._language is not None
+            texts = (text for operation in operations for text in operation.texts())
+            tokens = indexing.token_table(texts, self._language)
+            with transaction(connection):
+                reasons = _imports.run_batch(connection, operations, tokens, self.clock, dry_run=dry_run)
+                self._probe("before commit")
+            self._probe("after commit")
+            return reasons
+
+        return self.write(commit)
+
+    def change(self, scopes: Sequence[Scope], function: Callable[[StoreConnection], T]) -> Future[T]:
+        """Queue a function that writes in one transaction; on SQLite it holds every scope."""
+        return self.transact(function, lasting=True)
+
+    def scrub_soon(self) -> Future[None]:
+        """Cut the log, now or after a later operation: what was overwritten is still in it."""
+
+        def cut(connection: StoreConnection) -> None:
+            self._scrub_owed = not truncate_log(connection)
+
+        return self.write(cut)
+
+    @property
+    def language(self) -> str:
+        """The language of the search tokens, once the file was opened."""
+        assert self._language is not None
+        return self._language
+
+    def meaning(self, error: BaseException) -> BaseException:
+        """Our error for one of the driver's."""
+        return translate(error)
+
+    @contextmanager
+    def snapshot_apart(self) -> Iterator[StoreConnection]:
+        """A connection of its own in one snapshot of the file, for many reads; not from the writer's thread."""
+        with self._apart() as connection:
+            connection.execute("pragma query_only = on")
+            connection.execute("begin")
+            yield connection
+
+    @contextmanager
+    def transaction_apart(self, scope: Scope) -> Iterator[StoreConnection]:
+        """A connection of its own in one transaction, for many writes; on SQLite it holds every scope."""
+        with self._apart() as connection, transaction(connection):
+            yield connection
+
+    @contextmanager
+    def _apart(self) -> Iterator[StoreConnection]:
+        self._writer_connection.submit(lambda connection: None).result()  # makes and checks the tables
+        connection = connect(self.path, self.busy_timeout)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
     def write(self, function: Callable[[StoreConnection], T]) -> Future[T]:
         """Queue a function on the writing connection, outside any transaction."""
         return self._writer_connection.submit(function)
@@ -222,22 +179,19 @@ class Engine:
             lasting: Whether it survives a power cut at once; else it does once a later commit that lasts is done.
         """
 
-        def transaction(connection: StoreConnection) -> T:
+        def commit(connection: StoreConnection) -> T:
             if not lasting:
                 connection.execute("pragma synchronous = normal")
             try:
-                connection.execute("begin immediate")
-                result = function(connection)
-                self._probe("before commit")
-                connection.execute("commit")
+                with transaction(connection):
+                    result = function(connection)
+                    self._probe("before commit")
             finally:
-                if connection.in_transaction:
-                    connection.execute("rollback")
                 connection.execute("pragma synchronous = full")
             self._probe("after commit")
             return result
 
-        return self._writer_connection.submit(transaction)
+        return self._writer_connection.submit(commit)
 
     def read(self, function: Callable[[StoreConnection, Reader], T]) -> Future[T]:
         """Queue a function on the reading connection, in one snapshot of the file."""
@@ -252,20 +206,35 @@ class Engine:
 
         return self._reader_connection.submit(snapshot)
 
+    def diagnose(self, progress: Progress | None) -> Future[list[Finding]]:
+        """Queue a look at the whole file, on a thread of its own, so that other reads need not wait for it."""
+        with _forks.MAKING:
+            if not self._inspectors:
+                self._inspectors = (Connection(lambda: inspecting(self.path, self.busy_timeout)),)
+        (inspector,) = self._inspectors
+
+        def look(connection: StoreConnection) -> list[Finding]:
+            try:
+                return inspect(connection, self.asked_language, progress)
+            finally:
+                inspector.let_go()
+
+        return inspector.submit(look)
+
     @property
-    def connections(self) -> tuple[_Connection, _Connection]:
-        """The one that reads, which needs the other to open, and the one that writes."""
-        return self._reader_connection, self._writer_connection
+    def connections(self) -> tuple[Connection, ...]:
+        """The one that looks at the whole file, if any; the one that reads, and the one that writes."""
+        return *self._inspectors, self._reader_connection, self._writer_connection
 
     def hold(self, release: threading.Event) -> None:
-        """Close the file once what is queued is done, and keep both threads still until the event."""
+        """Close the file once what is queued is done, and keep the threads still until the event."""
         for connection in self.connections:
             # A fork on one of these very threads cannot wait for them.
             if not any(one.is_current for one in self.connections):
                 connection.hold(release)
 
     def stop(self) -> None:
-        """Run what is queued, close both connections, end both threads. Not in a forked child, which has neither."""
+        """Run what is queued, close the connections, end their threads. Not in a forked child, which has none."""
         if self.pid != os.getpid():
             return
         connections = self.connections

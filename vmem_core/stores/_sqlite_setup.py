@@ -6,8 +6,10 @@ Owns what happens once a connection, and the schema's version. Does not own thre
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import tenacity
 
@@ -26,6 +28,22 @@ class StoreConnection(sqlite3.Connection):
     def add_revision(self, values: tuple[int, int, int, int, str]) -> int:
         """Append a revision, and return its entry."""
         return self.execute(_sql.INSERT_REVISION, values).lastrowid or 0
+
+    def make_vectors(self, generation: int, dims: int) -> None:
+        """Make the tables of a generation's vectors, of any size."""
+        for statement in _sql.create_vectors(generation):
+            self.execute(statement)
+
+    def add_revisions(self, rows: Sequence[tuple[int, int, int, int, str]]) -> Sequence[int]:
+        """Append revisions, and return their entries: the next ones, as SQLite itself would number them."""
+        first = self.execute(_sql.NEXT_ENTRY).fetchone()[0]
+        entries = range(first, first + len(rows))
+        self.executemany(_sql.INSERT_NUMBERED, zip(entries, *zip(*rows, strict=True), strict=True))
+        return entries
+
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]], /) -> None:
+        """Run a statement once for each row of values."""
+        self.executemany(statement, rows)
 
     def drop_vectors(self, table: str) -> None:
         """Drop a table of vectors, and leave its pages to whoever needs some.
@@ -63,6 +81,19 @@ def connect(path: str, busy_timeout: timedelta) -> StoreConnection:
         connection.close()
         raise
     return connection
+
+
+@contextmanager
+def transaction(connection: StoreConnection) -> Iterator[None]:
+    """A transaction that may write: committed at the end, undone by any error."""
+    connection.execute("begin immediate")
+    try:
+        yield
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
 
 
 def set_journal(connection: StoreConnection, busy_timeout: timedelta) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from vmem_core.clock import Clock, read_micros
 from vmem_core.indexing import KIND_CODES, ORIGIN_CODES, expiry_micros, state_code, token_bytes
@@ -23,6 +23,8 @@ from vmem_core.stores._database import Database, Rows
 from vmem_core.text import text_key
 from vmem_core.tokens import TOKENIZER_VERSION, facets
 from vmem_core.values import from_micros, to_micros
+
+_MANY: Final = 16  # new records from which on one statement for all costs less than to pipeline one for each
 
 
 @dataclass(slots=True)
@@ -209,8 +211,11 @@ def apply(connection: Database, plan: Plan, scope: Scope, loaded: Loaded, tokens
         state.generation = _start_generation(connection, *plan.starts)
     receipt = plan.receipt
     changed = state.scope_id << 32 | receipt.scope_revision
-    for write in plan.writes:
-        _write(connection, write, loaded, changed, tokens)
+    if len(plan.writes) >= _MANY and all(write.action == "create" for write in plan.writes):
+        create_records(connection, [(write, changed) for write in plan.writes], state, tokens, loaded.numbers)
+    else:
+        for write in plan.writes:
+            _write(connection, write, loaded, changed, tokens)
     _forget(connection, plan, loaded, changed)
     committed = to_micros(receipt.committed_at)
     request = plan.request.salt + plan.request.digest
@@ -226,9 +231,62 @@ def apply(connection: Database, plan: Plan, scope: Scope, loaded: Loaded, tokens
 def _start_generation(connection: Database, model: str, dims: int) -> Generation:
     number = connection.execute(_sql.NEXT_GENERATION).fetchone()[0]
     connection.execute(_sql.INSERT_GENERATION, (number, model, dims))
-    for statement in _sql.create_vectors(number):
-        connection.execute(statement)
+    connection.make_vectors(number, dims)
     return Generation(number, model, dims, "active")
+
+
+def create_records(
+    connection: Database,
+    writes: Sequence[tuple[Write, int]],
+    state: ScopeState,
+    tokens: Mapping[str, bytes],
+    numbers: dict[str, int],
+) -> None:
+    """Write new records of one scope, a statement for all of them.
+
+    Args:
+        connection: In a transaction.
+        writes: Each with its place in the change feed: ``scope_id << 32 | scope revision``.
+        state: The scope's row; its count of records is raised.
+        tokens: The search tokens of every text.
+        numbers: Takes the number of each record.
+    """
+    assert state.scope_id is not None
+    first = state.scope_id << 32 | state.records
+    state.records += len(writes)
+    bodies = [_revision_row(first + place, write.record) for place, (write, _) in enumerate(writes)]
+    rows, vectors = [], []
+    for place, (entry, (write, changed)) in enumerate(zip(connection.add_revisions(bodies), writes, strict=True)):
+        record, number = write.record, first + place
+        numbers[record.id] = number
+        key, hashes = text_key(record.text), tokens[record.text]
+        rows.append((number, record.id, *head_row(record, entry, changed, key, hashes)))
+        if write.vector is not None:
+            vectors.append((number, record.revision, record.revision, write.vector))
+    connection.execute_many(_sql.INSERT_NUMBERED_RECORD, rows)
+    if vectors and state.generation is not None:
+        connection.execute_many(_sql.put_vector(state.generation.number, text_changed=True), vectors)
+
+
+def _revision_row(number: int, record: Record) -> tuple[int, int, int, int, str]:
+    recorded_at = to_micros(record.recorded_at)
+    return number, record.revision, record.scope_revision, recorded_at, _sql.record_body(record)
+
+
+def head_row(record: Record, entry: int, changed: int, key: int | None, tokens: bytes | None) -> tuple[Any, ...]:
+    """What the row of a record keeps of its current revision, after its number and id."""
+    return (
+        entry,
+        record.revision,
+        changed,
+        state_code(record),
+        KIND_CODES[record.kind],
+        ORIGIN_CODES[record.origin],
+        expiry_micros(record),
+        key,
+        tokens,
+        facets(record.metadata) if record.metadata else b"",
+    )
 
 
 def _write(connection: Database, write: Write, loaded: Loaded, changed: int, tokens: Mapping[str, bytes]) -> None:
@@ -238,20 +296,9 @@ def _write(connection: Database, write: Write, loaded: Loaded, changed: int, tok
         loaded.numbers[record.id] = state.scope_id << 32 | state.records
         state.records += 1
     number = loaded.numbers[record.id]
-    body = (number, record.revision, record.scope_revision, to_micros(record.recorded_at), _sql.record_body(record))
-    entry = connection.add_revision(body)
-    row = (
-        entry,
-        record.revision,
-        changed,
-        state_code(record),
-        KIND_CODES[record.kind],
-        ORIGIN_CODES[record.origin],
-        expiry_micros(record),
-        text_key(record.text) if write.text_changed else None,
-        tokens[record.text] if write.text_changed else None,
-        facets(record.metadata),
-    )
+    entry = connection.add_revision(_revision_row(number, record))
+    key, hashes = (text_key(record.text), tokens[record.text]) if write.text_changed else (None, None)
+    row = head_row(record, entry, changed, key, hashes)
     if write.action == "create":
         connection.execute(_sql.INSERT_RECORD, (number, record.id, *row))
     else:
@@ -342,9 +389,8 @@ def replay(connection: Database, operation: Operation, clock: Clock) -> Outcome 
 
 def scopes(connection: Database) -> list[Scope]:
     """Every scope that was ever written to, in the order of their keys."""
-    return [
-        _sql.load_scope(row[0]) for row in connection.execute("select scope_key from vmem_scopes order by scope_key")
-    ]
+    # Sorted here: a database's own order of texts depends on its locale.
+    return [_sql.load_scope(key) for key in sorted(row[0] for row in connection.execute(_sql.SCOPES))]
 
 
 def revisions(connection: Database, scope: Scope, wanted: Sequence[tuple[str, int]]) -> list[Kept]:

@@ -7,6 +7,7 @@ outlives the process.
 from __future__ import annotations
 
 import threading
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 from vmem_core import sync
 from vmem_core.clock import Clock, check_clock, read_micros
 from vmem_core.errors import StoreUnavailableError
+from vmem_core.imports import Holder, Import, ScopeKnown, settle
 from vmem_core.operations import Operation
 from vmem_core.plan import (
     Head,
@@ -27,10 +29,11 @@ from vmem_core.plan import (
     Write,
 )
 from vmem_core.records import Record, Scope, check_scope
-from vmem_core.results import Generation, Receipt
-from vmem_core.store import ENGLISH, Found, Listing, Search, check_language
+from vmem_core.results import Finding, Generation, Receipt
+from vmem_core.store import ENGLISH, Found, Listing, Progress, Search, check_language
 from vmem_core.stores._memory_generations import GenerationRows, MemoryGenerations
 from vmem_core.stores._memory_rows import ERASED, MemoryRow, RevisionRow, ScopeRow, expired, head_of, known_of, listed
+from vmem_core.stores._memory_upkeep import MemoryUpkeep
 from vmem_core.text import text_key
 from vmem_core.values import from_micros, to_micros
 
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from vmem_core.index import ScopeIndex
 
 
-class InMemoryStore:
+class InMemoryStore(MemoryUpkeep):
     """A store that lives and dies with the process.
 
     Args:
@@ -117,6 +120,28 @@ class InMemoryStore:
             snapshot = self._snapshot(operation)
             return self._outcome(operation.decide(snapshot)) if snapshot.stored else None
 
+    async def run_imports(self, operations: Sequence[Import], *, dry_run: bool = False) -> list[str | None]:
+        """Settle and apply a batch of imports, under the lock."""
+        from vmem_core.indexing import token_table
+
+        tokens = token_table((text for one in operations for text in one.texts()), self._language)
+        with self._lock:
+            self._check_open()
+            ids = [operation.record_id for operation in operations]
+            found = [self._rows[record_id] for record_id in ids if record_id in self._rows]
+            holders = {row.record_id: Holder(row.scope.scope, row.forgotten) for row in found}
+            known = {scope: self._known(scope) for scope in {operation.scope for operation in operations}}
+            plans, reasons = settle(operations, known, holders)
+            for plan in () if dry_run else plans:
+                self._apply(plan, plan.receipt.scope, tokens)
+            return reasons
+
+    def _known(self, scope_value: Scope) -> ScopeKnown:
+        scope = self._scopes.get(scope_value.key) or ScopeRow(scope_value)
+        now = max(read_micros(self._clock), scope.last_stamp)
+        stored = ChainMap({}, scope.receipts)  # what is settled is only looked at until it is applied
+        return ScopeKnown(scope.revision, from_micros(now), stored)
+
     def _outcome(self, plan: Plan) -> Outcome:
         records = tuple(self._present(plan.receipt)) if plan.replayed else tuple(w.record for w in plan.writes)
         copies = tuple(replace(record) for record in records)
@@ -162,7 +187,7 @@ class InMemoryStore:
         for write in plan.writes:
             self._write(write, scope, tokens)
         for record_id in plan.forgets:
-            self._forget(self._rows[record_id])
+            self._forget(self._rows[record_id], plan.receipt.scope_revision)
         for record_id in plan.mentions:
             self._rows[record_id].mentioned_by.append(plan.receipt.scope_revision)
         scope.messages.update(plan.messages)
@@ -200,10 +225,11 @@ class InMemoryStore:
             row.vector_since = write.record.revision if row.vector is None else row.vector_since
             row.vector = write.vector
 
-    def _forget(self, row: MemoryRow) -> None:
+    def _forget(self, row: MemoryRow, at: int) -> None:
         row.scope.by_key[row.key].discard(row.number)
         self._redact(row.scope, set(row.mentioned_by))
-        row.forgotten, row.tokens, row.vector, row.key, row.prepared = True, b"", None, 0, None
+        row.forgotten, row.tokens, row.vector, row.key, row.prepared, row.unembeddable = True, b"", None, 0, None, 0
+        row.forgotten_at = at
         row.revisions.clear()
         row.past_vectors.clear()
         row.mentioned_by.clear()
@@ -270,8 +296,7 @@ class InMemoryStore:
         until = search.at_scope_revision or 0
         commits = (stored.receipt for stored in state.receipts.values())
         stamps = [to_micros(r.committed_at) for r in commits if r.scope_revision <= until]
-        kept = (r.record for row in state.rows for r in row.revisions if r.scope_revision <= until)
-        stamps += [to_micros(record.recorded_at) for record in kept if record is not None]
+        stamps += [r.recorded_at for row in state.rows for r in row.revisions if r.scope_revision <= until]
         return max(stamps, default=0)
 
     def _index(self, state: ScopeRow) -> ScopeIndex:
@@ -306,6 +331,16 @@ class InMemoryStore:
         self._check_open()
         row = self._rows.get(record_id)
         return row if row is not None and row.scope.scope == scope else None
+
+    async def diagnose(self, *, progress: Progress | None = None) -> list[Finding]:
+        """What does not agree in the store; an empty list if all is well. Changes nothing."""
+        from vmem_core.diagnosis import diagnose
+        from vmem_core.stores._memory_facts import MemoryFacts
+
+        with self._lock:
+            self._check_open()
+            facts = MemoryFacts(self._scopes, self._rows, self._generations.kept, self._language, progress)
+            return list(diagnose(facts))
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:
         """The current revision, unless expired, forgotten, foreign or unknown."""
