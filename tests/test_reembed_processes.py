@@ -9,13 +9,13 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from fakes import FakeEmbedder, open_memory
+from fakes import FakeEmbedder, open_memory, refusal
 from postgres_server import fresh_schema, server_uri
 from processes import Script, run_script
-from sqlite_fakes import look
+from sqlite_fakes import look, on_writer
 from store_suite.reembedding import NewEmbedder
 
-from vmem_core import Draft, Generation, PostgresStore, ReembedResult, SqliteStore
+from vmem_core import Draft, EmbeddingMismatchError, Generation, PostgresStore, ReembedResult, SqliteStore
 
 RECORDS, BATCH = 6, 2
 
@@ -113,6 +113,19 @@ async def test_a_job_that_is_killed_goes_on_and_pays_again_for_what_was_in_fligh
     assert look(path, "select name from sqlite_schema where name like 'vmem_vectors_%' and type = 'table'") == [
         ("vmem_vectors_2",)
     ]
+
+
+async def test_after_a_move_the_file_is_written_as_durably_and_deleted_as_thoroughly_as_before(path: Path) -> None:
+    settings = ("synchronous", "secure_delete")
+    async with SqliteStore(path) as store:
+        memory = open_memory(store, embedder=FakeEmbedder())
+        await memory.remember("tea", id="a")
+        before = [await on_writer(store, f"pragma {name}") for name in settings]
+        assert (await memory.reembed(embedder=NewEmbedder(), model_id="fake-b", dims=4)).activated is True
+        assert [await on_writer(store, f"pragma {name}") for name in settings] == before == [(2,), (1,)]
+        # A put that is refused leaves no setting behind either.
+        assert isinstance(await refusal(store.embeddings.put(2, [("a", 1, [1.0])])), EmbeddingMismatchError)
+        assert [await on_writer(store, f"pragma {name}") for name in settings] == before
 
 
 # ------------------------------------------------------------------------------------------------------ other processes

@@ -145,6 +145,10 @@ class PostgresDatabase:
             text = statement if kind is None else statement.replace("vector blob", f"vector {kind.name}")
             run(self._connection, translate(text, self._layout.schema))
 
+    def drop_vectors(self, table: str) -> None:
+        """Drop a table of vectors: its file goes."""
+        self.execute(f"drop table {table}")
+
     def hold_generations(self, *, exclusively: bool = False) -> None:
         """Keep others from beginning or switching generations, and writers out too if that is asked for."""
         self.execute(LOCK_GENERATIONS[exclusively])
