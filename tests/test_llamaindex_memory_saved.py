@@ -356,6 +356,13 @@ async def test_without_a_binding_a_context_is_refused_before_anything_runs(
     assert read_by(model) == ["I like tea."]
 
 
+def test_what_is_no_saved_memory_is_refused(named: str) -> None:
+    data = memory_of(learning()[0], named).to_dict()
+    for name in ("binding", "scope_digest", "token_limit", "insert_method"):
+        with pytest.raises(InvalidRequestError, match=f"{name} is missing"):
+            VersionedMemory.from_dict({key: value for key, value in data.items() if key != name})
+
+
 async def test_a_binding_that_stands_for_somebody_else_is_refused(
     named: str, another_process: Callable[[], None]
 ) -> None:

@@ -228,8 +228,8 @@ class VersionedMemory(Memory):
         """The memory of a saved context, with the session that its binding stands for in this process.
 
         Raises:
-            InvalidRequestError: If the binding stands for nothing here or for another scope, or the chat store that the
-                history is in was not bound here.
+            InvalidRequestError: If it is no saved memory, if the binding stands for nothing here or for another scope,
+                or if the chat store that the history is in was not bound here.
         """
         check_bound(data)
         settings = {name: data[name] for name in SAVED}

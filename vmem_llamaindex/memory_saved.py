@@ -40,9 +40,12 @@ def check_bound(data: dict[str, Any]) -> None:
     """Refuse what this process cannot go on with.
 
     Raises:
-        InvalidRequestError: If the binding stands for nothing here or for another scope, or the chat store of the
-            history was not bound here.
+        InvalidRequestError: If it is no saved memory, if the binding stands for nothing here or for another scope, or
+            if the chat store of the history was not bound here.
     """
+    missing = {*SAVED, "insert_method"} - data.keys()
+    if missing:
+        raise InvalidRequestError(f"is no saved VersionedMemory: {min(missing)} is missing", path="data")
     binding = check_binding(data.get("binding"))
     found = bound_session(binding)
     if isinstance(found, MemorySession) and text_digest(found.scope.key) != data.get("scope_digest"):
