@@ -121,7 +121,8 @@ class Writer:
         return _encode({"end": self._lines, "sha256": self._digest.hexdigest()}) + "\n"
 
     def _line(self, data: Mapping[str, Any]) -> str:
-        line = _encode(data).translate(_LINE_BREAKS) + "\n"
+        line = _encode(data)
+        line = (line if line.isascii() else line.translate(_LINE_BREAKS)) + "\n"
         self._digest.update(line.encode("utf-8"))
         self._lines += 1
         return line

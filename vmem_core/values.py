@@ -7,6 +7,7 @@ Owns the checks that do not depend on one value and the codec. Does not own any 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -29,7 +30,7 @@ class Value:
 
     def to_json(self) -> dict[str, Any]:
         """The value as a JSON object; ``from_json`` gives an equal value back."""
-        return {field.name: _encode(getattr(self, field.name)) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: _encode(getattr(self, name)) for name in _shape_of(self)[0]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | str) -> Self:
@@ -63,7 +64,27 @@ def builder(cls: type[T]) -> Callable[..., T]:
     return build
 
 
+@functools.cache
+def _shape(cls: Any) -> tuple[tuple[str, ...], frozenset[str], tuple[str, ...]]:
+    """The fields of a value in order, as a set, and those without a default."""
+    fields = dataclasses.fields(cls)
+    names = tuple(field.name for field in fields)
+    missing = dataclasses.MISSING
+    needed = tuple(f.name for f in fields if f.default is missing and f.default_factory is missing)
+    return names, frozenset(names), needed
+
+
+def _shape_of(value: Value) -> tuple[tuple[str, ...], frozenset[str], tuple[str, ...]]:
+    kind: Any = type(value)
+    return _shape(kind)
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
 def _encode(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, Value):
         return value.to_json()
     if isinstance(value, datetime):
@@ -86,12 +107,12 @@ def _decode_fields(cls: type[Value], data: Mapping[str, Any] | str) -> dict[str,
             raise InvalidRequestError("is not JSON; pass what to_json gave", path=name) from None
     if not isinstance(data, Mapping):
         raise InvalidRequestError("must be a JSON object", path=name)
-    known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    kind: Any = cls
+    _, known, needed = _shape(kind)
     if extra := [key for key in data if key not in known]:
         raise InvalidRequestError(f"has {len(extra)} field(s) that {name} does not know; remove them", path=name)
-    for key, field in known.items():
-        optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        if key not in data and not optional:
+    for key in needed:
+        if key not in data:
             raise InvalidRequestError("is missing", path=f"{name}.{key}")
     decoders = cls._decoders
     return {k: decoders[k](v, k) if k in decoders and v is not None else v for k, v in data.items()}

@@ -25,6 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A number is a time in seconds, or in a unit a thousand times smaller for every three digits more: each of these
 # bounds is the year 5138 in its own unit and 1973 in the next, so that no plausible time has two readings.
 _UNITS: Final = ((10**11, 1_000_000), (10**14, 1_000), (10**17, 1))
+_LONGEST_NOTED: Final = 200
 _INFORMATIVE: Final = ("created_at", "updated_at", "last_accessed_at", "valid_at")
 _DECISIVE: Final = ("expires_at", "invalid_at")
 _SCOPE_FIELDS: Final = tuple(field.name for field in fields(Scope))
@@ -262,24 +263,28 @@ def _note_times(record: LegacyRecord, noted: dict[str, Any], names: Sequence[str
 
 
 def _plain(given: Any) -> Any:
-    """What stood in a field, as far as JSON can hold it."""
+    """What stood in a field, as far as JSON can hold it; a text that is no time may be long."""
+    if isinstance(given, str):
+        return mend_string(given[:_LONGEST_NOTED])
     if isinstance(given, float) and not math.isfinite(given):
         return str(given)
     if isinstance(given, int) and not -(2**63) <= given < 2**63:
         return str(given)
-    return given if isinstance(given, str | int | float) else type(given).__name__
+    return given if isinstance(given, int | float) else type(given).__name__
 
 
 def _metadata_of(given: Any, noted: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    if given is not None and not isinstance(given, Mapping):
+    if not given and (given is None or isinstance(given, Mapping)):
+        return {"legacy_import": dict(noted)} if noted else {}  # what is noted is short and sound
+    if not isinstance(given, Mapping):
         raise _Skipped("invalid_metadata")
-    own = dict(given or {})
+    own = dict(given)
     if noted or "legacy_import" in own:
         # Of a record that was imported before, by another store: what that one noted goes along.
         earlier = {"legacy_import": own["legacy_import"]} if "legacy_import" in own else {}
         own["legacy_import"] = {**noted, **earlier}
     try:
-        checked = _checked(own) if own else own
+        checked = _checked(own)
         limits.check_metadata(checked)
     except (InvalidRequestError, RecursionError):
         raise _Skipped("invalid_metadata") from None
