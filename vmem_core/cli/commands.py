@@ -55,10 +55,14 @@ app = typer.Typer(
 )
 
 StoreOption = Annotated[
-    str, typer.Option("--store", metavar="PATH", envvar="VMEM_STORE", help="The memory file.", show_default=True)
-]
-DoctorStoreOption = Annotated[
-    str, typer.Option("--store", metavar="PATH_OR_DSN", envvar="VMEM_STORE", help="The memory file, or postgresql://…")
+    str,
+    typer.Option(
+        "--store",
+        metavar="PATH_OR_DSN",
+        envvar="VMEM_STORE",
+        help="The memory file, or postgresql://… with #SCHEMA behind it if the tables are not in public.",
+        show_default=True,
+    ),
 ]
 ScopeOption = Annotated[
     list[str] | None,
@@ -93,6 +97,8 @@ def _options(
 def demo(store: StoreOption = DEFAULT_STORE) -> None:
     """A tour in a few seconds: an agent remembers, revises, is refused, and forgets. No key, no network."""
     tour = _load_demo()
+    if opening.is_server(store):
+        raise Stop("the demo writes to a file: give --store the path of one", 2)
     opening.refuse_other_files(store)
     out = output.console()
     if not out.is_terminal:
@@ -121,9 +127,13 @@ def list_records(
         elif page.records:
             output.print_records(out, page.records)
             more = ", and there are more: raise --limit" if page.cursor is not None else ""
-            output.remark(out, f"{len(page.records)} shown{more} · {opening.spell_scope(session.scope)} · {store}")
+            output.remark(
+                out, f"{len(page.records)} shown{more} · {opening.spell_scope(session.scope)} · {opening.shown(store)}"
+            )
         else:
-            output.remark(out, f"nothing is remembered for {opening.spell_scope(session.scope)} in {store}")
+            output.remark(
+                out, f"nothing is remembered for {opening.spell_scope(session.scope)} in {opening.shown(store)}"
+            )
 
 
 @app.command("show")
@@ -199,19 +209,21 @@ def forget(
         facade(session.store).scrub()
     count = len(result.revisions)
     done = f"{count} {'revision' if count == 1 else 'revisions'} deleted" if count else "it was forgotten before"
-    output.remark(out, f"forgotten: {done}, and {store} was scrubbed: no byte of the record is left in it")
+    output.remark(
+        out, f"forgotten: {done}, and {opening.shown(store)} was scrubbed: no byte of the record is left in it"
+    )
     output.remark(out, "copies elsewhere (backups, chat logs, checkpoints) are not touched")
 
 
 @app.command("doctor")
-def doctor(store: DoctorStoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
+def doctor(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
     """Check that everything in a store agrees: heads, revisions, index, vectors, receipts. Changes nothing.
 
     Ends with 0 if all is well, 1 if something was found, 2 if the store could not be looked at.
     """
     out = output.console()
     try:
-        with opening.inspected(store) as opened, output.progress(out if not as_json else None) as show:
+        with opening.opened(store) as opened, output.progress(out if not as_json else None) as show:
             findings: list[Finding] = opened.sync.diagnose(progress=show)
     except Stop as stop:
         raise Stop(str(stop), 2) from None

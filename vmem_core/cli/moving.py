@@ -23,8 +23,8 @@ from vmem_core import (
     ImportResult,
     InMemoryStore,
     LegacyRecord,
+    PostgresStore,
     Scope,
-    SqliteStore,
     export_jsonl,
     from_deuz_markdown,
     from_deuz_postgres,
@@ -114,13 +114,11 @@ def import_(
 
 
 @contextmanager
-def _target(path: str, dry_run: bool) -> Iterator[Any]:
-    """The store to write to, made if need be; a dry run makes no file."""
-    if dry_run and not os.path.exists(path):
-        yield InMemoryStore()
-        return
-    with opening.closing_store(path) as store:
-        yield store
+def _target(target: str, dry_run: bool) -> Iterator[Any]:
+    """The store to write to, made if need be; a dry run makes none."""
+    with opening.closing_store(target) as store:
+        is_there = store.sync.exists() if isinstance(store, PostgresStore) else os.path.exists(target)
+        yield store if is_there or not dry_run else InMemoryStore()
 
 
 def _is_same(source: str, store: str) -> bool:
@@ -231,7 +229,7 @@ def export(
         output.remark(out, f"{count} lines written to {file} · {opening.spell_scope(chosen)}")
 
 
-def _write_file(store: SqliteStore, scope: Scope, file: str, tell: Callable[[int, int | None], None]) -> int:
+def _write_file(store: opening.AnyStore, scope: Scope, file: str, tell: Callable[[int, int | None], None]) -> int:
     """Write a file that is whole or not there, and that nobody else may read: it holds the texts."""
     part = f"{file}.part"
     try:
@@ -248,7 +246,7 @@ def _write_file(store: SqliteStore, scope: Scope, file: str, tell: Callable[[int
     return count
 
 
-async def _write(store: SqliteStore, scope: Scope, stream: Any, tell: Callable[[int, int | None], None]) -> int:
+async def _write(store: opening.AnyStore, scope: Scope, stream: Any, tell: Callable[[int, int | None], None]) -> int:
     count = 0
     async for line in export_jsonl(store, scope):
         stream.write(line)

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vmem_core import LocalEmbedder, MemorySession, ReembedResult, Scope, Store, VmemError, run_sync
-from vmem_core.cli.opening import Stop
+from vmem_core.cli.opening import Stop, shown
 from vmem_core.models import ModelCalls, PluggedEmbedder
 
 _ROUNDS: Final = 10
@@ -136,7 +136,7 @@ def describe(result: ReembedResult, target: Target, path: str) -> list[str]:
     if unembeddable := result.reasons.get("not_embeddable"):
         lines.append(f"{unembeddable} have no vector of this model and are found by their words")
     if result.activated:
-        lines.append(f"{path} searches with generation {result.generation}")
+        lines.append(f"{shown(path)} searches with generation {result.generation}")
     elif failed := result.reasons.get("failed"):
         lines.append(f"{failed} could not be embedded: {', '.join(result.failed)}")
         lines.append("the store has not switched: revise or forget these records, and run the same command again")

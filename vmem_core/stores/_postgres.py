@@ -209,6 +209,10 @@ class PostgresEngine:
         """Queue a VACUUM of all tables: what was forgotten leaves their files."""
         return self._submit(self._vacuum)
 
+    def exists(self) -> Future[bool]:
+        """Queue a look for our tables; it makes none."""
+        return self._submit(self._look_for_tables)
+
     def diagnose(self, progress: Progress | None) -> Future[list[Finding]]:
         """Queue a look at all tables, from one snapshot; it makes none, and needs no right to write."""
         return self._submit(lambda: self._inspect(progress))
@@ -314,6 +318,15 @@ class PostgresEngine:
             assert self._reader is not None
             return function(database, self._reader)
 
+    def _look_for_tables(self) -> bool:
+        with self._connect() as connection, transaction(connection, READ):
+            found: bool = self._has_tables(connection)
+        return found
+
+    def _has_tables(self, connection: Any) -> bool:
+        name = f"{self.schema}.vmem_schema".replace("%%", "%")
+        return run(connection, "select to_regclass(%s)", (name,)).fetchone()[0] is not None
+
     def _inspect(self, progress: Progress | None) -> list[Finding]:
         with self._connect() as connection, transaction(connection, READ):
             tables = run(connection, "select tablename from pg_tables where schemaname = %s", (self._schema_name,))
@@ -368,8 +381,7 @@ class PostgresEngine:
             # Many processes may set up at once; the lock ends with the transaction, so that a pooler does no harm.
             run(connection, "select pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
             database = PostgresDatabase(connection, self._layout)
-            name = f"{self.schema}.vmem_schema".replace("%%", "%")
-            if run(connection, "select to_regclass(%s)", (name,)).fetchone()[0] is None:
+            if not self._has_tables(connection):
                 self._make_tables(connection, database)
             elif not is_current(database):
                 _transaction.tokenize_again(database, setting(database, "language"))

@@ -83,6 +83,11 @@ class PostgresStore(SqlStore):
 
         await asyncio.to_thread(engine.stop)
 
+    async def exists(self) -> bool:
+        """Whether the schema holds our tables already; makes none, where every other verb would."""
+        found: bool = await awaited(self._opened().exists())
+        return found
+
     async def scrub(self) -> None:
         """Leave no byte of forgotten text in any table: VACUUM FULL, which locks each table while it is rewritten.
 
