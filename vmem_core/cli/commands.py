@@ -33,10 +33,10 @@ class _Commands(TyperGroup):
         except Stop as stop:
             message, code = str(stop), stop.code
         except VmemError as error:
-            message, code = output.visible(str(error)), 1
+            message, code = output.label(str(error)), 1
         except OSError as error:
             message, code = f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 1
-        typer.echo(f"vmem: {message}", err=True)
+        typer.echo(f"vmem: {output.visible(message)}", err=True)
         raise typer.Exit(code)
 
 
@@ -210,7 +210,7 @@ def doctor(store: DoctorStoreOption = DEFAULT_STORE, as_json: JsonOption = False
     except Stop as stop:
         raise Stop(str(stop), 2) from None
     except (VmemError, OSError) as error:
-        raise Stop(output.visible(str(error)), 2) from None
+        raise Stop(output.label(str(error)), 2) from None
     if as_json:
         output.print_json(out, [finding.to_json() for finding in findings])
     elif findings:
@@ -242,6 +242,6 @@ def _history(session: MemorySession, record_id: str) -> list[Record]:
 
 def _unknown(session: MemorySession, record_id: str) -> Stop:
     return Stop(
-        f"no record {output.visible(record_id)} in scope {opening.spell_scope(session.scope)}: "
+        f"no record {output.label(record_id)} in scope {opening.spell_scope(session.scope)}: "
         "the id is mistyped, of another scope, or forgotten; `vmem list` shows the ids"
     )
