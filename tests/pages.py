@@ -9,11 +9,11 @@ from typing import Any
 from vmem_core.display.style import SHEET
 
 TAGS = {
-    "b", "br", "caption", "code", "dd", "del", "div", "dl", "dt", "ins", "li", "ol", "p", "small", "span", "style",
-    "table", "tbody", "td", "th", "thead", "time", "tr", "ul",
+    "b", "br", "caption", "code", "dd", "del", "div", "dl", "dt", "ins", "label", "li", "ol", "p", "progress", "small",
+    "span", "style", "table", "tbody", "td", "th", "thead", "time", "tr", "ul",
 }  # fmt: skip
 EMPTY = {"br"}
-ATTRIBUTES = {"class", "datetime", "dir", "scope"}
+ATTRIBUTES = {"class", "datetime", "dir", "max", "scope", "value"}
 
 
 @dataclass

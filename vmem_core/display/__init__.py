@@ -16,6 +16,7 @@ from vmem_core.display.results import (
     scope_forgotten,
     written,
 )
+from vmem_core.display.running import progress
 from vmem_core.display.texts import is_right_to_left, label, quoted, shortened, visible
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "label",
     "other",
     "page",
+    "progress",
     "quoted",
     "receipt",
     "record",
