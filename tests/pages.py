@@ -84,3 +84,15 @@ def read(page: str) -> Element:
 def shown(value: Any) -> Element:
     """What a value shows in a notebook."""
     return read(value._repr_html_())
+
+
+def _luminance(colour: str) -> float:
+    parts = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    red, green, blue = (one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """How well a colour can be read on another, from 1 to 21."""
+    dark, light = sorted((_luminance(one), _luminance(other)))
+    return (light + 0.05) / (dark + 0.05)

@@ -22,6 +22,8 @@ _TONES: Final = {
     "retract": "v-gone", "forget": "v-gone", "redacted": "v-gone", "failed": "v-gone",
 }  # fmt: skip
 
+_WIDTHS: Final = {"sources": "v-middle"}  # what it holds may break anywhere
+
 
 def frame(*parts: str) -> str:
     """A display as one element, with its style sheet. No script, and no mark-up that needs one."""
@@ -82,18 +84,15 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], w
         rows: As many cells each.
         wide: The column that gets most of the room.
     """
+    classes = ["v-wide" if place == wide else _WIDTHS.get(column, "v-short") for place, column in enumerate(columns)]
     head = "".join(
-        f'<th scope="col"{_wide(place == wide)}>{escape(column)}</th>' for place, column in enumerate(columns)
+        f'<th scope="col" class="{given}">{escape(column)}</th>' for given, column in zip(classes, columns, strict=True)
     )
     body = "".join(f"<tr>{_row(row)}</tr>" for row in rows[:MOST_ROWS])
     more = f"<p>and {len(rows) - MOST_ROWS:,} more</p>" if len(rows) > MOST_ROWS else ""
     return (
         f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
     )
-
-
-def _wide(wide: bool) -> str:
-    return ' class="v-wide"' if wide else ' class="v-short"'
 
 
 def _row(cells: Sequence[str]) -> str:

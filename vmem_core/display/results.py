@@ -140,7 +140,8 @@ def _count_rows(counts: Mapping[str, int], meanings: Mapping[str, str]) -> list[
 
 def imported(data: Data) -> str:
     """What an import answers."""
-    words = f"{counted(data['imported'], 'record')} imported of {data['scanned']:,} read, {data['skipped']:,} skipped"
+    # A dry run answers the same: what is new here may not be written yet.
+    words = f"{counted(data['scanned'], 'record')} read: {data['imported']:,} new, {data['skipped']:,} skipped"
     rows = [[name(code), f"{count:,}"] for code, count in data["reasons"].items()]
     return markup.frame(line(words), table("Skipped", ("reason", "count"), rows) if rows else "")
 

@@ -19,9 +19,12 @@ def progress(label: str, done: int, total: int | None) -> tuple[str, str]:
     >>> progress("importing", 3, 12)[1]
     'importing: 3 of 12 (25 %)'
     """
-    counts = f"{done:,}" if total is None else f"{done:,} of {total:,} ({100 * done // max(total, 1)} %)"
-    if total == 0:
-        counts = "nothing to do"
-    place = "" if total is None else f' max="{max(total, 1)}" value="{done if total else 1}"'
-    words = f"{one_line(label)}: {counts}"
-    return markup.frame(f"<label>{escape(words)}<progress{place}></progress></label>"), words
+    words = f"{one_line(label)}: {_counts(done, total)}"
+    bar = "" if total is None else f'<progress max="{max(total, 1)}" value="{done if total else 1}"></progress>'
+    return markup.frame(f"<label>{escape(words)}{bar}</label>"), words
+
+
+def _counts(done: int, total: int | None) -> str:
+    if total is None:
+        return f"{done:,} done"
+    return f"{done:,} of {total:,} ({100 * done // total} %)" if total else "nothing to do"
