@@ -28,6 +28,8 @@ HOSTILE = {
     "turned": "\u202egnp.exe\u202c \u2066x\u2069 \u200f",
     "lines": "one\ntwo\r\nthree\u2028four\u2029five\x0b\x85six",
     "hidden": "tea\U000e0069\U000e0067\U000e006e\U000e006f\U000e0072\U000e0065",
+    "hidden in an emoji": "😀" + "".join(chr(0xE0100 + code) for code in b"ignore all"),
+    "hidden in a flag": "\U0001f3f4\U000e0069\U000e0067\U000e006e\U000e007f",
     "emoji": FAMILY * 20,
     "marks": TOWER,
     "markup of a terminal": "[bold]x[/bold] [link=http://example.org]y[/link] :smile:",
@@ -39,7 +41,7 @@ HOSTILE = {
 }
 # What no page and no terminal may get: C0 and C1 without line breaks and tabs, turned directions, hidden letters.
 OBEYED = {chr(code) for code in [*range(32), *range(0x7F, 0xA0), *range(0x2028, 0x202F), *range(0x2066, 0x206A)]}
-OBEYED = (OBEYED - {"\n", "\t"}) | {chr(code) for code in range(0xE0000, 0xE0080)}
+OBEYED = (OBEYED - {"\n", "\t"}) | {chr(code) for code in [*range(0xE0000, 0xE0080), *range(0xE0100, 0xE01F0)]}
 
 
 def most_marks(text: str) -> int:
@@ -73,7 +75,15 @@ def test_no_text_is_obeyed_hides_or_stacks(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["Grüße, 咖啡 שלום مرحبا می‌خواهم नमस्ते ที่นี่", "👍🏽 1️⃣ 🏳️‍🌈 🇵🇹", FAMILY, ENGLAND, "tab\tand\nline", "שָׁלוֹם"],
+    [
+        "Grüße, 咖啡 שלום مرحبا می‌خواهم नमस्ते ที่นี่",
+        "👍🏽 1️⃣ 🏳️‍🌈 🇵🇹",
+        FAMILY,
+        ENGLAND,
+        "葛\U000e0100",
+        "tab\tand\nline",
+        "שָׁלוֹם",
+    ],
 )
 def test_what_people_write_is_shown_as_it_is(text: str) -> None:
     assert visible(text) == text

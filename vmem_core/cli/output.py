@@ -34,7 +34,7 @@ _LONGEST_REVISION: Final = 2_000
 _LONGEST_SHOWN: Final = 5_000
 _BESIDE_ID: Final = 42  # columns of a table beside the one that holds the id
 # What stays in JSON as it is would be obeyed, or read by nobody but a model: the lines that JSON leaves raw.
-_IN_JSON: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
+_IN_JSON: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f\U000e0100-\U000e01ef]")
 
 
 def console() -> Console:

@@ -51,13 +51,13 @@ max-width:100%;white-space:nowrap;vertical-align:top;color:var(--v-plain);backgr
 .vmem.vmem table{border-collapse:collapse;margin:.35em 0;font-size:100%;table-layout:auto;width:100%;border:0}
 .vmem.vmem caption{caption-side:top;text-align:left;padding:0 0 .2em}
 .vmem.vmem thead th{border-bottom:1px solid var(--v-line);vertical-align:bottom}
-.vmem.vmem th,.vmem.vmem td{text-align:left;vertical-align:top;padding:.3em .9em .3em 0;
+.vmem.vmem th,.vmem.vmem td{text-align:left;vertical-align:top;padding:.3em .7em .3em 0;
 white-space:normal;max-width:none}
 .vmem.vmem tbody tr:nth-child(n){background:none;border-top:1px solid var(--v-line)}
 .vmem.vmem tbody th{font-weight:normal}
 .vmem.vmem .v-short{white-space:nowrap}
-.vmem.vmem .v-middle{min-width:9em}
-.vmem.vmem .v-wide{width:50%;min-width:16em}
+.vmem.vmem .v-middle{min-width:7em}
+.vmem.vmem .v-wide{width:50%;min-width:14em}
 .vmem.vmem dl{display:grid;grid-template-columns:max-content 1fr;gap:.1em 1em}
 .vmem.vmem li{margin:.1em 0}
 .vmem.vmem dt{color:var(--v-quiet);font-weight:normal;float:none;width:auto}

@@ -11,12 +11,17 @@ from typing import Final
 
 _LONGEST_QUOTED: Final = 240
 MOST_MARKS: Final = 8  # no writing system stacks more on one letter
+# The flags of England, Scotland and Wales: a black flag and letters that are tags.
+_FLAGS: Final = "|".join(
+    "\U0001f3f4" + "".join(chr(0xE0000 + ord(letter)) for letter in region) + "\U000e007f"
+    for region in ("gbeng", "gbsct", "gbwls")
+)
 # What a terminal obeys instead of showing (C0, C1), what breaks lines unseen (U+2028, U+2029), what turns the direction
-# of the text around it, and letters that nobody sees but a model reads (tags). The flags of England, Scotland and Wales
-# are made of tags and stay.
+# of the text around it, and what nobody sees but a model reads: tags, and selectors of variants that follow no ideograph.
 _OBEYED: Final = re.compile(
-    "(?P<flag>\U0001f3f4[\U000e0030-\U000e007a]{1,6}\U000e007f)"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|[\U000e0000-\U000e007f]"
+    f"(?P<flag>{_FLAGS})"
+    "|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|[\U000e0000-\U000e007f]"
+    "|(?<![\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])[\U000e0100-\U000e01ef]"
 )
 _BREAKS: Final = re.compile(r"[\t\n]")
 _LONG_RUN: Final = re.compile(rf"[^\x00-\x7f]{{{MOST_MARKS + 1},}}")
