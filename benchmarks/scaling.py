@@ -272,12 +272,10 @@ def lines(measured: Sequence[dict[str, Any]], scopes: int, records: int) -> Iter
         yield from _sizes(row, count)
     yield ""
     for row in measured:
-        checked = (
-            f"; doctor {row['doctor']['seconds']:.1f} s, {row['doctor']['findings']} findings"
-            if "doctor" in row
-            else ""
-        )
-        yield f"{row['store']}: filled in {row['fill_seconds']:.1f} s{checked}"
+        yield f"{row['store']}: filled in {row['fill_seconds']:.1f} s"
+        if "doctor" in row:
+            checked = row["doctor"]
+            yield f"{row['store']}: doctor in {checked['seconds']:.1f} s, {checked['findings']} findings"
 
 
 def _sizes(row: dict[str, Any], count: int) -> Iterator[str]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 from fake_models import FakeLLM, decisions, delete, fact, facts, update, user
 from fakes import ADA, BOB, Clock, FakeEmbedder, Ids, refusal
 
-from vmem_core import Draft, Link, MemorySession, Store
+from vmem_core import Draft, InMemoryStore, Link, MemorySession, Receipt, Store
 
 RECORDS = ("r1", "r2", "r3", "mine", "new1", "new2")
+# One step in so many is a step to die at; 1: every step. The store's own four points are always tried.
+EVERY = int(os.environ.get("VMEM_KILL_EVERY", "8"))
 WORDS = "tea green chess paris lisbon coffee likes"
 
 
@@ -102,6 +105,39 @@ async def visible(store: Store) -> dict[str, Any]:
         "generation": generation,
         "bob": await MemorySession(store, BOB).recall(),
     }
+
+
+@dataclass(frozen=True)
+class Story:
+    """A write, what callers see before it and after it, and its receipt."""
+
+    name: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+    receipt: Receipt
+
+    async def begin(self, store: Store) -> None:
+        """Bring an empty store into the state before."""
+        await prepare(store, embeds=self.name != "the first vector")
+
+    async def check(self, store: Store, *, after: bool) -> None:
+        """The store is before or after the write, and the operation asked for again tells which, and ends after it."""
+        assert await store.diagnose() == []
+        assert await visible(store) == (self.after if after else self.before)
+        again = await write(store, self.name)
+        assert (again.receipt, again.replayed) == (self.receipt, after)
+        assert await visible(store) == self.after
+
+
+async def story_of(name: str) -> Story:
+    """A write, as it goes where nobody is killed."""
+    store = InMemoryStore(clock=Clock())
+    await prepare(store, embeds=name != "the first vector")
+    before = await visible(store)
+    answer = await write(store, name)
+    after = await visible(store)
+    assert after != before
+    return Story(name, before, after, answer.receipt)
 
 
 # --- the process that dies -------------------------------------------------------------------------------------------

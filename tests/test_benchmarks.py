@@ -27,7 +27,8 @@ def load(name: str) -> ModuleType:
     return module
 
 
-speed, locomo = load("speed"), load("locomo")
+speed, locomo, adapters = load("speed"), load("locomo"), load("adapters")
+reembed, scaling, imports = load("reembed"), load("scaling"), load("imports")
 
 
 def turn(turn_id: str, speaker: str, text: str, **more: str) -> dict[str, str]:
@@ -177,3 +178,157 @@ def test_the_benchmark_of_postgresql_times_both_systems_on_one_server() -> None:
     rows = asyncio.run(postgres.run(server_uri(), records=30, calls=4))
     assert [row["job"] for row in rows] == ["remember", "recall"]
     assert all(row["vmem_p50_ms"] > 0 for row in rows)
+
+
+def test_scaling_prints_recalls_memory_and_bytes_of_every_kind_of_store(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    server_uri()  # skips without a server
+    scaling.main(["--scopes", "3", "--records", "8", "--calls", "4", "--dsn", server_uri(), "--folder", str(tmp_path)])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "3 scopes of 8 records, 384 dimensions"
+    labels = [line.split("  ")[0] for line in printed]
+    for kind in ("sqlite", "postgres"):
+        assert [label for label in labels if label.startswith(kind)] == [
+            f"{kind}, index kept",
+            f"{kind}, index built each time",
+            kind,
+            f"{kind}, on disk",
+            *(label for label in labels if label.startswith(f"{kind}: ")),
+        ]
+        assert any(label.startswith(f"{kind}: doctor in ") and label.endswith("s, 0 findings") for label in labels)
+    assert labels.count("whole") == labels.count("vmem_revisions") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scaling_gives_the_same_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    scaling.main(["--scopes", "2", "--records", "5", "--calls", "2", "--stores", "memory", "sqlite", "--json"])
+    memory, sqlite = json.loads(capsys.readouterr().out)
+    assert (memory["store"], sqlite["store"]) == ("memory", "sqlite")
+    assert "bytes" not in memory
+    for told in (memory["recall"], sqlite["recall"], sqlite["first_recall"]):
+        assert told["ratio"] == pytest.approx(told["all"] / told["one"])
+    assert memory["cache"]["counted"] == sqlite["cache"]["counted"] > 10 * 384 * 4
+    tables = {name: size for name, size in sqlite["bytes"].items() if name != "whole"}
+    assert {"vmem_records", "vmem_revisions", "vmem_receipts", "vmem_vectors_1"} <= tables.keys()
+    assert 0 < sum(tables.values()) <= sqlite["bytes"]["whole"]
+
+
+async def test_scaling_writes_each_scope_in_one_operation_of_its_own(tmp_path: Path) -> None:
+    store, work = scaling.SqliteStore(tmp_path / "all.db"), scaling.Made()
+    await scaling.fill(store, work, range(3), 4)
+    for number in range(3):
+        session = scaling.MemorySession(store, scaling.scope_of(number))
+        assert await session.scope_revision() == 1
+        page = await session.list()
+        assert [record.text for record in reversed(page.records)] == work.texts(number, 4)
+    await store.close()
+
+
+def test_scaling_refuses_sizes_below_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        scaling.main(["--scopes", "0"])
+
+
+def test_adapters_prints_a_row_for_each_call_with_what_each_adapter_adds(capsys: pytest.CaptureFixture[str]) -> None:
+    adapters.main(["--records", "20", "--calls", "3"])
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == [
+        "p50", "in", "ms", "session", "langchain", "alone", "added", "llamaindex", "alone", "added"
+    ]  # fmt: skip
+    assert [row[:16].strip() for row in rows] == ["tool: remember", "tool: recall", "retrieve"]
+    assert [len([float(figure) for figure in row[16:].split()]) for row in rows] == [7, 7, 7]
+
+
+def test_adapters_gives_the_same_figures_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    adapters.main(["--records", "5", "--calls", "2", "--json"])
+    for row in json.loads(capsys.readouterr().out):
+        for name in ("langchain", "llamaindex"):
+            rest = row[f"{name}_alone"]["p50"] + row["session"]["p50"]
+            assert row["added"][name] == pytest.approx(row[name]["p50"] - rest)
+
+
+async def test_each_adapter_makes_the_calls_that_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every system writes every text in an operation of its own, and finds what the session finds."""
+    sessions: list[Any] = []
+
+    def watched(records: int) -> Any:
+        sessions.append(adapters.MemorySession(adapters.InMemoryStore(), adapters.SCOPE))
+        return sessions[-1]
+
+    monkeypatch.setattr(adapters, "filled", watched)
+    taken = await adapters.workflow_that_measures(0, 30).run()
+    assert {name for systems in taken.values() for name in systems} == {
+        "session", "langchain", "langchain_alone", "llamaindex", "llamaindex_alone"
+    }  # fmt: skip
+    assert all(len(ms) == 30 for systems in taken.values() for ms in systems.values())
+    for session in sessions:
+        assert await session.count() == await session.scope_revision() == 31  # with the one that warms up
+    _, langchain, llamaindex = sessions
+    for session in (langchain, llamaindex):
+        operations = {record.operation_id for record in (await session.list(limit=100)).records}
+        assert all(operation.startswith("vmem-op-1:") for operation in operations)
+
+
+@pytest.mark.parametrize("arguments", [["--records", "0"], ["--calls", "0"]])
+def test_adapters_refuses_sizes_below_one(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        adapters.main(arguments)
+    assert "must be 1 or more" in capsys.readouterr().err
+
+
+def test_reembed_moves_a_store_in_use_and_is_killed_on_the_way(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reembed, "SETTLE_SECONDS", 0.4)
+    sizes = "--records 24 --batch-size 4 --writers 1 --kills 1 --model-ms 0 --pause-ms 50"
+    reembed.main([*sizes.split(), "--json"])
+    measured = json.loads(capsys.readouterr().out)
+    assert (measured["kills"], measured["switches"], measured["lacking"]) == (1, 1, 0)
+    assert measured["model"] == "made-new"
+    assert measured["write_errors"] == []
+    assert measured["revised"] > 0
+    assert measured["paid"] >= 4 + 4  # a batch that was killed, and what the writer had not embedded meanwhile
+    assert measured["alone"]["result"]["embedded"] == 24
+    for phase in measured["phases"].values():
+        assert phase["searches"] > 0
+        assert (phase["errors"], phase["empty"]) == (0, 0)
+    printed = list(reembed.lines(measured))
+    assert [line.split()[0] for line in printed[1:4]] == ["before", "during", "after"]
+    assert "calls of reembed, of which killed" in printed[7]
+
+
+def test_reembed_refuses_sizes_below_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        reembed.main(["--records", "0"])
+    assert "must be 1 or more" in capsys.readouterr().err
+
+
+# -------------------------------------------------------------------------------------------------------- imports
+
+
+def test_imports_prints_each_way_in_beside_its_floor(capsys: pytest.CaptureFixture[str]) -> None:
+    imports.main(["--records", "30", "--batch", "7", "--rounds", "1"])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "30 records, 7 a transaction, one durable SQLite file"
+    assert [line[:26].rstrip() for line in printed[2:]] == [
+        "executemany, plain rows", "import_legacy", "import_legacy, again", "export, import_jsonl", "remember_many",
+    ]  # fmt: skip
+    assert all(len(line[26:].split()) == 4 for line in printed[2:])
+
+
+def test_imports_gives_the_same_figures_as_json_and_the_use_of_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    imports.main(["--records", "5", "--rounds", "1", "--json"])
+    measured = json.loads(capsys.readouterr().out)
+    assert set(measured["seconds"]) == set(measured["processor_seconds"])
+    assert all(seconds > 0 for seconds in measured["seconds"].values())
+    imports.main(["--records", "5", "--memory"])
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in printed[1:]] == ["begin", "import_legacy", "export, import_jsonl"]
+
+
+@pytest.mark.parametrize("arguments", [["--records", "0"], ["--batch", "0"], ["--rounds", "0"]])
+def test_imports_refuses_sizes_below_one(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        imports.main(arguments)
+    assert "must be 1 or more" in capsys.readouterr().err

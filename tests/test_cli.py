@@ -20,7 +20,6 @@ import pytest
 from fakes import Clock, FakeEmbedder
 from hypothesis import example, given
 from hypothesis import strategies as st
-from postgres_server import server_uri
 
 from vmem_core import Finding, LocalEmbedder, MemorySession, Scope, SqliteStore, cli
 from vmem_core.cli.opening import parse_scope, spell_scope
@@ -124,8 +123,8 @@ def test_history_shows_every_revision_oldest_first_with_its_sources(vmem: Run, t
 def test_search_without_vectors_finds_by_words_and_says_so(vmem: Run, tea: str) -> None:
     found = vmem("search", "black teas").out
     assert re.search(r"^words #1 +rec-tea ", found, re.MULTILINE)
-    assert found.endswith("1 found · by words only: the file holds no vectors\n")
-    assert vmem("search", "elephants").out == "nothing found · by words only: the file holds no vectors\n"
+    assert found.endswith("1 found · by words only: the store holds no vectors\n")
+    assert vmem("search", "elephants").out == "nothing found · by words only: the store holds no vectors\n"
 
 
 def test_search_uses_the_local_embedder_where_the_vectors_are_of_its_model(vmem: Run, tmp_path: Path) -> None:
@@ -265,11 +264,6 @@ def test_a_file_that_is_no_database_is_refused_in_one_line(vmem: Run, tmp_path: 
     assert ran.code == 1
     assert ran.err == "vmem: the file is not a SQLite database; check the path (SQLITE_NOTADB)\n"
     assert path.read_text(encoding="utf-8") == "Some notes. " * 100
-
-
-def test_an_address_of_a_server_is_refused_in_one_line(vmem: Run) -> None:
-    ran = vmem("list", "--store", "postgresql://localhost/memory")
-    assert (ran.code, ran.err) == (1, "vmem: this version opens SQLite files only: give --store the path of one\n")
 
 
 @pytest.mark.parametrize("command", ["show", "history", "forget"])
@@ -517,8 +511,3 @@ def test_what_cannot_be_looked_at_is_told_from_what_was_found(vmem: Run, tea: st
     assert "99" in newer.err
     assert newer.err.count("\n") == 1
     assert vmem("doctor", "--stroe", "x").code == 2
-
-
-def test_the_doctor_looks_at_a_server_and_shows_no_password(vmem: Run) -> None:
-    ran = vmem("doctor", "--store", server_uri())
-    assert ran == Ran(0, "nothing found: all that the database keeps agrees\n", "")

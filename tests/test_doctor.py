@@ -569,12 +569,13 @@ def lose_scope(store: InMemoryStore) -> None:
 
 def lose_revision(place: int) -> Callable[[InMemoryStore], None]:
     def change(store: InMemoryStore) -> None:
-        store._rows["a"].revisions[place].record = None
+        row = store._rows["a"].revisions[place]
+        row.pruned_stamp, row.record = row.recorded_at, None
 
     return change
 
 
-NOT_FORGOTTEN = {"forgotten_text", "forgotten_index", "forgotten_vector", "receipt_not_redacted"}
+NOT_FORGOTTEN = {"head_changed", "forgotten_text", "forgotten_index", "forgotten_vector", "receipt_not_redacted"}
 IN_MEMORY: dict[str, tuple[Callable[[InMemoryStore], None], set[str]]] = {
     "a receipt is lost": (lose_receipt, {"receipt_missing"}),
     "a redaction is undone": (undo_redaction, {"receipt_not_redacted"}),
@@ -587,6 +588,7 @@ IN_MEMORY: dict[str, tuple[Callable[[InMemoryStore], None], set[str]]] = {
     "a forgotten record counts as met": (set_row("gone", mentioned_by=[3]), {"forgotten_mention"}),
     "a mark is ahead": (set_row("c", unembeddable=9), {"vector_revision"}),
     "a forget is undone": (set_row("b", forgotten=True), NOT_FORGOTTEN),
+    "a tombstone that no receipt made": (set_row("gone", forgotten_at=3), {"head_changed"}),
     "the scope is behind": (set_scope(revision=7), {"scope_behind", "mention_unknown"}),
     "the stamp is behind": (set_scope(last_stamp=5), {"stamp_behind"}),
     "the scope is lost": (lose_scope, {"orphan_rows"}),

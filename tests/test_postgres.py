@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 
 import psycopg
 import pytest
 from fakes import ADA, BOB, FakeEmbedder
 from postgres_server import fresh_schema, server_uri
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from vmem_core import (
     InvalidRequestError,
+    Limits,
     MemorySession,
     PostgresStore,
     RecordConflictError,
@@ -23,6 +26,7 @@ from vmem_core import (
     StoreUnavailableError,
     VmemError,
 )
+from vmem_core.values import to_micros
 
 
 @pytest.fixture
@@ -108,7 +112,7 @@ async def test_an_older_tokenizer_is_brought_up_to_date_at_set_up(store: Postgre
     await again.close()
 
 
-@pytest.mark.parametrize("name", ["my-schema", "Select", 'a"b', "x; drop schema public", "sch\u00e9ma", "%s"])
+@pytest.mark.parametrize("name", ["my-schema", "Select", 'a"b', "o'brien; drop schema public", "\u65e5\u672c %s"])
 async def test_any_schema_name_is_quoted(uri: str, name: str) -> None:
     store = PostgresStore(uri, schema=name)
     try:
@@ -145,24 +149,6 @@ async def test_an_unreachable_server_is_unavailable_and_the_next_call_after_it_r
         await store.close()
 
 
-async def test_a_backend_that_is_ended_in_mid_use_is_replaced(store: PostgresStore, uri: str) -> None:
-    memory = MemorySession(store, ADA)
-    await memory.remember("tea", operation_id="k")
-    run(
-        uri,
-        "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and backend_type = "
-        "'client backend'",
-    )
-    for _ in range(20):  # as many as the pool may hold broken connections
-        try:
-            assert (await memory.remember("tea", operation_id="k")).replayed
-            break
-        except StoreUnavailableError as error:
-            assert error.retryable  # noqa: PT017 - each call is either right or says that it can be tried again
-    else:
-        pytest.fail("never came back")
-
-
 async def test_twenty_stores_set_up_one_schema_at_once(uri: str, schema: str) -> None:
     stores = [PostgresStore(uri, schema=schema) for _ in range(8)]
     await asyncio.gather(*(MemorySession(one, ADA).remember(f"tea {n}") for n, one in enumerate(stores)))
@@ -190,14 +176,116 @@ async def test_a_newer_schema_is_refused_and_nothing_is_changed(store: PostgresS
     await newer.close()
 
 
-async def test_tables_of_our_names_that_somebody_else_made_are_refused(uri: str, schema: str) -> None:
+FOREIGN = {
+    "vmem_schema": ("table {}.vmem_schema(version text)",),
+    "vmem_schema of another shape": ("table {}.vmem_schema(number integer)",),
+    "a view": ("view {}.vmem_schema as select 1 as version",),
+    "vmem_records": ("table {}.vmem_records(song text)",),
+    "a sequence": ("sequence {}.vmem_entries",),
+}
+
+
+@pytest.mark.parametrize("made", FOREIGN.values(), ids=FOREIGN)
+async def test_tables_of_our_names_that_somebody_else_made_are_refused_and_left_alone(
+    uri: str, schema: str, made: tuple[str, ...]
+) -> None:
     run(uri, f'create schema "{schema}"')
-    run(uri, f'create table "{schema}".vmem_schema(version text)')
+    for statement in made:
+        run(uri, "create " + statement.format(f'"{schema}"'))
+    before = relations(uri, schema)
     store = PostgresStore(uri, schema=schema)
-    with pytest.raises(StoreUnavailableError, match="did not make") as caught:
-        await store.scopes()
+    with pytest.raises(StoreUnavailableError, match="vmem_") as caught:
+        await MemorySession(store, ADA).remember("tea")
     assert not caught.value.retryable
+    assert relations(uri, schema) == before
     await store.close()
+
+
+async def test_a_table_of_vectors_that_somebody_else_made_is_refused_at_the_first_vector(
+    store: PostgresStore, uri: str, schema: str
+) -> None:
+    await store.scopes()
+    run(uri, f'create table "{schema}".vmem_vectors_1(song text)')
+    with pytest.raises(StoreUnavailableError, match="did not make") as caught:
+        await MemorySession(store, ADA, embedder=FakeEmbedder()).remember("tea")
+    assert not caught.value.retryable
+    assert await MemorySession(store, ADA).count() == 0
+    assert not (await MemorySession(store, ADA).remember("tea")).replayed  # by words alone
+
+
+async def test_other_tables_of_the_schema_are_left_alone(uri: str, schema: str) -> None:
+    run(uri, f'create schema "{schema}"')
+    run(uri, f"create table \"{schema}\".songs as select 'la' as song")
+    store = PostgresStore(uri, schema=schema)
+    memory = MemorySession(store, ADA, embedder=FakeEmbedder())
+    record = (await memory.remember("tea")).records[0]
+    await memory.forget(record.id)
+    await store.scrub()
+    await store.close()
+    with psycopg.connect(uri) as connection:
+        assert connection.execute(f'select song from "{schema}".songs'.encode()).fetchall() == [("la",)]
+
+
+def relations(uri: str, schema: str) -> list[tuple[str, str]]:
+    """Names and kinds of all that lies in the schema."""
+    with psycopg.connect(uri) as connection:
+        return connection.execute(
+            "select relname, relkind::text from pg_class where relnamespace = %s::regnamespace order by 1",
+            (f'"{schema}"',),
+        ).fetchall()
+
+
+async def test_a_role_that_may_use_one_schema_alone_and_create_no_extension_has_a_whole_store(
+    uri: str, schema: str
+) -> None:
+    role = f"vmem role {schema}"
+    run(uri, f'create role "{role}" login')
+    run(uri, f'create schema "{schema}" authorization "{role}"')
+    try:
+        store = PostgresStore(make_conninfo(uri, user=role), schema=schema)
+        memory = MemorySession(store, ADA, embedder=FakeEmbedder())
+        record = (await memory.remember("tea")).records[0]
+        assert (await memory.revise(record.id, text="green tea")).records[0].revision == 2
+        assert [hit.match for hit in await memory.recall("green tea")] == ["hybrid"]
+        await memory.forget(record.id)
+        await store.scrub()
+        await store.close()
+    finally:
+        run(uri, f'drop owned by "{role}" cascade')
+        run(uri, f'drop role "{role}"')
+
+
+async def test_of_two_languages_at_the_first_set_up_one_is_kept_and_the_other_told(uri: str, schema: str) -> None:
+    languages = ["english", "french", "english", "french"]
+    stores = [PostgresStore(uri, schema=schema, language=language) for language in languages]
+    answers = await asyncio.gather(*(store.scopes() for store in stores), return_exceptions=True)
+    kept = {language for language, answer in zip(languages, answers, strict=True) if not isinstance(answer, Exception)}
+    assert len(kept) == 1
+    for language, answer in zip(languages, answers, strict=True):
+        assert isinstance(answer, InvalidRequestError) is (language not in kept)
+    for store in stores:
+        await store.close()
+
+
+async def test_a_database_whose_clock_steps_back_reorders_nothing(store: PostgresStore, uri: str, schema: str) -> None:
+    memory = MemorySession(store, ADA)
+    first = (await memory.remember("tea", id="r1", ttl=timedelta(hours=1))).records[0]
+    later = first.recorded_at + timedelta(days=1)  # as if the last commit had been stamped a day ahead of now
+    run(uri, f'update "{schema}".vmem_scopes set last_stamp = {to_micros(later)}')
+    revised = (await memory.revise("r1", text="coffee")).records[0]
+    assert (revised.recorded_at, revised.scope_revision) == (later, 2)
+    assert (await memory.remember("rain")).receipt.committed_at == later
+    assert [hit.record.text for hit in await memory.recall()] == ["rain"]  # of the hour nothing is left
+
+
+async def test_an_id_of_a_megabyte_that_the_limits_let_pass_is_refused_whole(store: PostgresStore) -> None:
+    memory = MemorySession(store, ADA, limits=Limits(id_chars=2**21))
+    long = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(2**20))  # does not compress
+    for write in (memory.remember("tea", id=long), memory.remember("tea", operation_id=long)):
+        with pytest.raises(InvalidRequestError):
+            await write
+    assert (await memory.scope_revision(), await memory.count()) == (0, 0)
+    assert (await memory.remember("tea", operation_id="short")).receipt.scope_revision == 1
 
 
 async def test_a_role_without_rights_is_told_what_to_grant(uri: str, schema: str) -> None:
@@ -258,3 +346,36 @@ async def test_the_database_stamps_commits(store: PostgresStore, uri: str) -> No
     assert before is not None
     assert after is not None
     assert before[0] <= receipt.committed_at <= after[0]
+
+
+async def test_ids_of_scopes_count_scopes_and_not_writes(store: PostgresStore, uri: str, schema: str) -> None:
+    for n in range(5):
+        await MemorySession(store, ADA).remember(f"tea {n}")
+    await MemorySession(store, BOB).remember("tea")
+    with psycopg.connect(uri) as connection:
+        rows = connection.execute(f'select scope_id from "{schema}".vmem_scopes order by scope_id')  # type: ignore[arg-type]
+        assert rows.fetchall() == [(1,), (2,)]
+
+
+async def test_a_server_that_takes_no_writes_says_where_to_write(store: PostgresStore, uri: str, schema: str) -> None:
+    await MemorySession(store, ADA).remember("tea")
+    read_only = PostgresStore(uri + "&options=-c%20default_transaction_read_only%3Don", schema=schema)
+    memory = MemorySession(read_only, ADA)
+    assert [hit.record.text for hit in await memory.recall("tea")] == ["tea"]
+    with pytest.raises(StoreUnavailableError, match="primary") as caught:
+        await memory.remember("rain")
+    assert not caught.value.retryable
+    await read_only.close()
+
+
+async def test_a_refusal_in_mid_transaction_leaves_no_text_in_the_drivers_log(
+    store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = MemorySession(store, ADA)
+    record = (await memory.remember("tea")).records[0]
+    await asyncio.gather(
+        *(memory.revise(record.id, text="SENTINEL", expected_revision=1) for _ in range(10)),
+        *(memory.remember("SENTINEL", id="one") for _ in range(10)),
+        return_exceptions=True,
+    )
+    assert "SENTINEL" not in caplog.text

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,12 @@ import psycopg
 import pytest
 from fakes import Clock
 from postgres_server import fresh_schema, server_uri
-from power_cord import WRITES, prepare, visible, write
+from power_cord import EVERY, WRITES, Story, story_of, visible
 from processes import Script
 from psycopg.conninfo import make_conninfo
 from sqlite_fakes import look
 
-from vmem_core import InMemoryStore, PostgresStore, Receipt, SqliteStore, Store
+from vmem_core import PostgresStore, SqliteStore
 
 # It forks a child for each line that it hears, before it has any thread or connection.
 DYING = """
@@ -39,25 +37,6 @@ for line in sys.stdin:
     say(power_cord.in_a_child(getattr(power_cord, kind), *arguments))
 """
 KILLED = -9
-# One step in so many is a step to die at; 1: every step. The store's own four points are always tried.
-EVERY = int(os.environ.get("VMEM_KILL_EVERY", "8"))
-
-
-@dataclass(frozen=True)
-class Story:
-    """A write, what callers see before it and after it, and its receipt."""
-
-    name: str
-    before: dict[str, Any]
-    after: dict[str, Any]
-    receipt: Receipt
-
-    async def check(self, store: Store, *, after: bool) -> None:
-        """The store is before or after the write, and the operation asked for again tells which, and ends after it."""
-        assert await visible(store) == (self.after if after else self.before)
-        again = await write(store, self.name)
-        assert (again.receipt, again.replayed) == (self.receipt, after)
-        assert await visible(store) == self.after
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +69,7 @@ class Child:
 @pytest.fixture(params=WRITES)
 async def story(request: pytest.FixtureRequest) -> Story:
     """A write, as it goes where nobody is killed."""
-    store, name = InMemoryStore(clock=Clock()), request.param
-    await prepare(store, embeds=name != "the first vector")
-    before = await visible(store)
-    answer = await write(store, name)
-    after = await visible(store)
-    assert after != before
-    return Story(name, before, after, answer.receipt)
+    return await story_of(request.param)
 
 
 async def test_a_process_killed_at_any_statement_leaves_a_file_before_or_after_the_write(
@@ -104,7 +77,7 @@ async def test_a_process_killed_at_any_statement_leaves_a_file_before_or_after_t
 ) -> None:
     base, path = tmp_path / "base.db", tmp_path / "memory.db"
     async with SqliteStore(base, clock=Clock()) as store:
-        await prepare(store, embeds=story.name != "the first vector")
+        await story.begin(store)
     child = Child(dying, "kill_in_sqlite", str(path), story.name)
 
     async def killed(point: int | str, after: bool) -> int | None:
@@ -134,7 +107,7 @@ async def test_a_process_killed_at_any_message_to_the_server_leaves_a_schema_bef
         dsn = make_conninfo(server_uri(), application_name=application)
         child = Child(dying, "kill_in_postgres", dsn, schema, story.name)
         async with PostgresStore(server_uri(), schema=schema, clock=Clock()) as store:
-            await prepare(store, embeds=story.name != "the first vector")
+            await story.begin(store)
 
             async def killed(point: int | str, after: bool) -> int | None:
                 passed = child.dies_at(point)

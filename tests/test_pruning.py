@@ -1,5 +1,6 @@
 """Pruning, where stores differ: pages, files, and what a trace tells of it."""
 
+# ruff: noqa: F811 - a fixture is asked for by its name
 from __future__ import annotations
 
 from datetime import timedelta
@@ -55,7 +56,7 @@ async def test_no_byte_of_a_pruned_text_is_left_in_any_file(path: Path, clock: C
 
 async def test_a_prune_and_an_import_are_spans_with_counts(
     clock: Clock,
-    spans,  # noqa: F811
+    spans,
 ) -> None:
     store = InMemoryStore(clock=clock)
     source = [LegacyRecord("a", "secret", Scope(user_id="ada")), LegacyRecord(None, "secret")]
@@ -70,7 +71,7 @@ async def test_a_prune_and_an_import_are_spans_with_counts(
     assert told(spans) == of("prune_operations", 2)
 
 
-async def test_a_prune_on_a_file_is_one_span_too(tmp_path: Path, spans) -> None:  # noqa: F811
+async def test_a_prune_on_a_file_is_one_span_too(tmp_path: Path, spans) -> None:
     async with SqliteStore(tmp_path / "memory.db") as store:
         assert await store.prune_history(START) == 0
         assert await store.prune_operations(START) == 0

@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,9 @@ PROMISED = {
     },
     "vmem_llamaindex": {
         "LlamaIndexEmbedder", "LlamaIndexLLM", "MemoryRequest", "MemoryRetriever", "MemoryToolSpec",
-        "VersionedAgentWorkflow", "VersionedFunctionAgent", "VersionedReActAgent", "bind_session",
-        "create_memory_tools",
+        "VersionedAgentWorkflow", "VersionedFunctionAgent", "VersionedMemory", "VersionedMemoryBlock",
+        "VersionedReActAgent", "aredact_chat_store", "bind_chat_store", "bind_session", "create_memory_tools",
+        "redact_chat_store", "redact_context",
     },
 }  # fmt: skip
 
@@ -134,3 +136,14 @@ def test_naming_every_value_of_the_core_loads_no_driver_and_no_framework() -> No
     loaded = loaded_by("from vmem_core import Draft, Hit, MemorySession, Receipt, Record, Scope, SqliteStore")
     roots = {name.partition(".")[0] for name in loaded}
     assert not roots & {"langchain", "langchain_core", "langgraph", "llama_index", "opentelemetry", "psycopg"}
+
+
+def test_importing_the_llamaindex_adapter_loads_nothing_of_the_framework() -> None:
+    loaded = loaded_by("from vmem_llamaindex import MemoryRequest, bind_session")
+    assert not {name.partition(".")[0] for name in loaded} & {"llama_index", "workflows", "pydantic", "numpy"}
+
+
+def test_what_the_hub_of_llamaindex_is_told_is_there() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["llamahub"]
+    package = importlib.import_module(told["import_path"])
+    assert set(told["class_authors"]) <= set(package.__all__)

@@ -325,6 +325,62 @@ async def test_an_extraction_goes_on_with_the_next_embedder_and_asks_its_model_o
     assert [hit.match for hit in await memory.recall("Ada likes tea", top_k=1)] == ["hybrid"]
 
 
+async def test_while_a_store_moves_a_session_embeds_what_it_writes_for_both_models(store: InMemoryStore) -> None:
+    new = NewEmbedder()
+    memory = open_memory(store, embedder=FakeEmbedder(), next_embedder=new)
+    await memory.remember("tea", id="a")
+    assert new.calls == []  # nothing is prepared yet
+    number = (await store.embeddings.begin("fake-b", 4)).number
+    await memory.remember_many([Draft("milk", "b"), Draft("rum", "c")])
+    await memory.revise("b", text="coffee", operation_id="op")
+    await memory.revise("b", text="coffee", operation_id="op")
+    assert new.documents == ["milk", "rum", "coffee"]
+    assert await store.embeddings.pending(number, 9) == [("a", 1, "tea")]
+    await memory.revise("a", text="wine")
+    assert await store.embeddings.activate(number) is True
+    assert {hit.record.id: hit.match for hit in await memory.recall("coffee")} == {
+        "b": "hybrid", "a": "vector", "c": "vector",
+    }  # fmt: skip
+    await memory.remember("water", id="d")
+    assert new.documents[-2:] == ["wine", "water"]
+
+
+async def test_what_a_model_writes_is_embedded_for_both_models_too(store: InMemoryStore) -> None:
+    new = NewEmbedder()
+    llm = FakeLLM(facts(fact("Ada likes tea", "s0")), decisions(add()))
+    memory = open_memory(store, llm=llm, embedder=FakeEmbedder(), next_embedder=new)
+    number = (await store.embeddings.begin("fake-b", 4)).number
+    await memory.extract([user("m1", "I like tea")])
+    await memory.remember("Ada likes milk")
+    assert new.documents == ["Ada likes tea", "Ada likes milk"]
+    assert await store.embeddings.missing(number) == 0
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [RawEmbedder(ConnectionError("away")), RawEmbedder([]), RawEmbedder([[1.0] * 4], "other"), RawEmbedder([[1.0]])],
+    ids=["away", "wrong count", "another model", "another size"],
+)
+async def test_a_next_embedder_that_fails_is_no_fault_of_the_write(
+    store: InMemoryStore, broken: RawEmbedder, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = open_memory(store, embedder=FakeEmbedder(), next_embedder=broken)
+    number = (await store.embeddings.begin("fake-b", 4)).number
+    assert (await memory.remember("SECRET tea", id="a")).records[0].revision == 1
+    assert broken.calls == 1
+    assert await store.embeddings.pending(number, 9) == [("a", 1, "SECRET tea")]
+    assert "SECRET" not in caplog.text
+    assert [hit.match for hit in await memory.recall("tea")] == ["hybrid"]
+
+
+async def test_a_write_that_is_refused_leaves_nothing_for_the_next_model(store: InMemoryStore) -> None:
+    memory = open_memory(store, embedder=FakeEmbedder(), next_embedder=NewEmbedder())
+    await memory.remember("tea", id="a")
+    number = (await store.embeddings.begin("fake-b", 4)).number
+    assert (await refusal(memory.revise("a", text="milk", expected_revision=9))).code == "revision_conflict"
+    assert await store.embeddings.pending(number, 9) == [("a", 1, "tea")]
+
+
 async def test_without_a_next_embedder_a_moved_store_refuses(store: InMemoryStore, seeing: MemorySession) -> None:
     await seeing.remember("Ada likes tea")
     await move_away(seeing)

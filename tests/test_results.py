@@ -22,6 +22,7 @@ from vmem_core import (
     ForgetScopeResult,
     Generation,
     Hit,
+    ImportResult,
     InvalidRequestError,
     Note,
     Page,
@@ -175,3 +176,19 @@ def test_empty_lists_show_themselves_too() -> None:
     for value in (Hits(), History(), Page()):
         assert "nothing found" in value._repr_html_()
         assert list(value if isinstance(value, list) else value.records) == []
+
+
+def test_the_result_of_an_import_adds_up_and_survives_json() -> None:
+    result = ImportResult(5, 2, 3, {"expired": 1, "already_imported": 2})
+    assert ImportResult.from_json(result.to_json()) == result
+    assert list(result.reasons) == ["already_imported", "expired"]
+    assert "already_imported" in result._repr_html_()
+    for wrong in (
+        (1, 0, 0, {}),
+        (2, 1, 1, {}),
+        (1, 0, 1, {"expired": 2}),
+        (1, 0, 1, {"": 1}),
+        (1, 0, 1, [("expired", 1)]),
+    ):
+        with pytest.raises(InvalidRequestError):
+            ImportResult(*wrong)  # type: ignore[arg-type]

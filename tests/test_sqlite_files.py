@@ -98,11 +98,11 @@ async def test_every_connection_is_durable_zeroes_what_is_freed_and_makes_no_tem
 
         engine = store._opened()
         assert await asyncio.wrap_future(engine.write(settings)) == expected
-        assert await asyncio.wrap_future(engine.read(settings)) == expected
+        assert await engine.read(settings) == expected
 
         change = engine.read(lambda connection, _: connection.execute("delete from vmem_records"))
         with pytest.raises(StoreUnavailableError):  # a reader cannot write
-            await asyncio.wrap_future(change)
+            await change
         assert await open_memory(store).count() == 1
 
 

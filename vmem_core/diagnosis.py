@@ -85,7 +85,7 @@ class RevisionFacts:
         revision: From 1.
         entry: The store's running number of the row.
         scope_revision: Of the operation that wrote it.
-        recorded_at: Its stamp, in microseconds since 1970; 0 if it was erased with the content.
+        recorded_at: Its stamp, in microseconds since 1970.
         content: Whether its body is kept and readable, erased, or neither.
         text: A hash of its text, equal for equal texts; None unless kept.
         listed: Whether the receipt of its scope revision names it; None if that receipt is not kept.
@@ -442,15 +442,11 @@ def _check_revisions(record: RecordFacts) -> Iterator[tuple[str, str]]:
     for before, row in itertools.pairwise(rows):
         if row.revision <= before.revision or row.revision < 1:
             yield "revision_order", f"revision {row.revision} stands after revision {before.revision}"
-        elif row.scope_revision < before.scope_revision or _is_earlier(row, before):
+        elif row.scope_revision < before.scope_revision or row.recorded_at < before.recorded_at:
             yield "revision_order", f"revision {row.revision} was written before revision {before.revision}"
         elif before.content != "erased" and (row.revision != before.revision + 1 or row.content == "erased"):
             # Pruning takes the oldest: what is kept has no hole.
             yield "revision_gap", f"content is missing between revisions {before.revision} and {record.revision}"
-
-
-def _is_earlier(row: RevisionFacts, before: RevisionFacts) -> bool:
-    return row.content != "erased" and row.recorded_at < before.recorded_at
 
 
 def _vector_fault(vector: VectorFacts, record: RecordFacts, generation: GenerationFacts) -> tuple[str, str] | None:

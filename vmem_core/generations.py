@@ -78,6 +78,11 @@ def begin(kept: Iterable[Generation], last: int, model_id: str, dims: int) -> Be
     return Beginning(Generation(last + 1, model_id, dims, "pending"), is_new=True, retires=retires)
 
 
+def prepared(kept: Iterable[Generation]) -> Generation | None:
+    """The pending one of those that are kept; there is one at most."""
+    return next((generation for generation in kept if generation.state == "pending"), None)
+
+
 def can_be_filled(generation: Generation | None) -> bool:
     """Whether vectors may be put into a generation: not into an unknown or retired one."""
     return generation is not None and generation.state != "retired"

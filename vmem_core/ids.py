@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
 
 def new_id() -> str:
@@ -26,3 +27,11 @@ def new_id() -> str:
 def new_salt() -> bytes:
     """16 random bytes for the digest of one request."""
     return os.urandom(16)
+
+
+def new_salts() -> Iterator[bytes]:
+    """Salts without end, drawn many at a time."""
+    while True:
+        drawn = os.urandom(16 * 256)
+        for place in range(0, len(drawn), 16):
+            yield drawn[place : place + 16]

@@ -97,6 +97,10 @@ class Import(Operation):
         if reason is not None:
             path = "expires_at" if reason == "expired" else "invalid_at"
             raise InvalidRequestError("is not later than now; leave the record out", path=path)
+        return self.create(snapshot)
+
+    def create(self, snapshot: Snapshot) -> Plan:
+        """The one new record of an operation that nothing speaks against."""
         record = build_record(  # checked when the operation was made
             self.record_id,
             1,
@@ -161,7 +165,8 @@ def settle(
         scope = known[operation.scope]
         plan, reason = _settle_one(operation, scope, holders)
         reasons.append(reason)
-        if plan is not None and plan.request is not None:
+        if plan is not None:
+            assert plan.request is not None
             plans.append(plan)
             scope.revision = plan.receipt.scope_revision
             scope.stored[operation.operation_id] = StoredReceipt(plan.receipt, plan.request)
@@ -170,16 +175,20 @@ def settle(
 
 
 def _settle_one(operation: Import, scope: ScopeKnown, holders: Mapping[str, Holder]) -> tuple[Plan | None, str | None]:
-    holder = holders.get(operation.record_id)
-    head = None
-    if holder is not None:
-        head = Head(operation.record_id, owned=holder.scope == operation.scope, forgotten=holder.forgotten)
     stored = scope.stored.get(operation.operation_id)
-    if stored is None and (reason := operation.reason_to_skip(head, scope.now)) is not None:
-        return None, reason
-    heads = {} if head is None else {operation.record_id: head}
+    snapshot = Snapshot(scope.revision, scope.now, stored)
+    if stored is None:
+        reason = operation.reason_to_skip(_head(operation, holders), scope.now)
+        return (operation.create(snapshot), None) if reason is None else (None, reason)
     try:
-        plan = operation.decide(Snapshot(scope.revision, scope.now, stored, heads))
+        operation.decide(snapshot)
     except OperationConflictError:
         return None, "changed"
-    return plan, "already_imported" if plan.replayed else None
+    return None, "already_imported"
+
+
+def _head(operation: Import, holders: Mapping[str, Holder]) -> Head | None:
+    holder = holders.get(operation.record_id)
+    if holder is None:
+        return None
+    return Head(operation.record_id, owned=holder.scope == operation.scope, forgotten=holder.forgotten)

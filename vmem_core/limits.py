@@ -5,13 +5,15 @@ Owns the numbers and the checks of size. Does not own whether a value is sound (
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields
 from typing import Any
 
 from vmem_core.errors import InvalidRequestError
 from vmem_core.records import Draft, Link, Scope, Source
-from vmem_core.values import check_integer, copy_json
+from vmem_core.text import json_encoder
+from vmem_core.values import check_depth, check_integer
+
+_encode = json_encoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,11 @@ class Limits:
         """
         if not metadata:
             return
-        copy_json(metadata, path, depth=self.metadata_depth)
-        size = len(json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode("utf-8"))
+        check_depth(metadata, path, self.metadata_depth)
+        said = _encode(metadata)
+        if len(said) * 4 <= self.metadata_bytes:  # no character takes more bytes
+            return
+        size = len(said.encode("utf-8"))
         if size > self.metadata_bytes:
             raise InvalidRequestError(
                 f"has {size} bytes as JSON, the limit is {self.metadata_bytes}; keep large data elsewhere and link it",

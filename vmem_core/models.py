@@ -34,6 +34,7 @@ Purpose = Literal["document", "query"]
 _CHARACTERS_A_TOKEN = 4
 _REPLY_TOKENS = 256
 _MOST_THREADS = 100_000
+_MOST_MOVES = 3  # of the store, while one call embeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +267,11 @@ class ModelCalls:
         """What embeds, or None."""
         return self._current.target
 
+    @property
+    def next(self) -> PluggedEmbedder | None:
+        """What the store is going to be moved to, as far as it is known."""
+        return self._next
+
     def use(self, plugged: PluggedEmbedder) -> None:
         """Embed with another embedder from now on."""
         self._current, self._next = plugged, None
@@ -280,7 +286,7 @@ class ModelCalls:
             if self._next is plugged:
                 self._next = before
 
-    def follow(self, error: EmbeddingMismatchError) -> bool:
+    def _follow(self, error: EmbeddingMismatchError) -> bool:
         """Whether to embed once more: the store has moved, and the model it has now is at hand.
 
         Args:
@@ -295,16 +301,17 @@ class ModelCalls:
         return True
 
     async def following(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Do what embeds and then meets the store; once more if the store has just moved to the next model.
+        """Do what embeds and then meets the store; again if the store has just moved to the next model.
 
         Raises:
             EmbeddingMismatchError: If the store's model is not at hand.
         """
-        try:
-            return await attempt()
-        except EmbeddingMismatchError as error:
-            if not self.follow(error):
-                raise
+        for _ in range(_MOST_MOVES):
+            try:
+                return await attempt()
+            except EmbeddingMismatchError as error:
+                if not self._follow(error):
+                    raise
         return await attempt()
 
     async def ask(self, prompt: Prompt) -> Any:

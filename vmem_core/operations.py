@@ -30,7 +30,7 @@ from vmem_core.values import builder
 
 MOST_SOURCES: Final = 50
 build_record: Final = builder(Record)
-_build_source, _build_change = builder(Source), builder(Change)
+_build_source, _build_change, _build_receipt = builder(Source), builder(Change), builder(Receipt)
 
 
 @final
@@ -141,7 +141,7 @@ class Operation:
 
     def committed(self, snapshot: Snapshot, changes: Sequence[Change], notes: Sequence[Note] = (), **more: Any) -> Plan:
         """A plan with its receipt; ``more`` are the other fields of :class:`Plan`."""
-        receipt = Receipt(
+        receipt = _build_receipt(
             self.operation_id,
             self.verb,
             self.scope,
@@ -149,6 +149,7 @@ class Operation:
             snapshot.now,
             tuple(changes),
             tuple(notes),
+            False,
         )
         return Plan(receipt, StoredRequest.of(self.request(), self.salt), **more)
 

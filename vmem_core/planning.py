@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from vmem_core import extract, reconcile
+from vmem_core import extract, reconcile, writes
 from vmem_core.edits import ApplyEdits, Extract, ReconciledRemember
-from vmem_core.errors import EmbeddingMismatchError, RevisionConflictError
+from vmem_core.errors import RevisionConflictError
 from vmem_core.extract import Fact
 from vmem_core.limits import Limits
 from vmem_core.messages import ExtractionPolicy, Message, Reading, read_messages
@@ -224,13 +224,13 @@ class Planner:
         self, scope: Scope, facts: Sequence[Fact], vectors: Vectors | None
     ) -> tuple[Vectors | None, Survey]:
         """Similar and equal records of all facts, from one read; and the vectors they were found by."""
-        try:
-            return vectors, await self._survey_with(scope, facts, vectors)
-        except EmbeddingMismatchError as error:
-            if not self._calls.follow(error):
-                raise
-        vectors = await self._calls.embed_documents([fact.text for fact in facts])
-        return vectors, await self._survey_with(scope, facts, vectors)
+        made = [vectors]  # for the first attempt
+
+        async def attempt() -> tuple[Vectors | None, Survey]:
+            used = made.pop() if made else await self._calls.embed_documents([fact.text for fact in facts])
+            return used, await self._survey_with(scope, facts, used)
+
+        return await self._calls.following(attempt)
 
     async def _survey_with(self, scope: Scope, facts: Sequence[Fact], vectors: Vectors | None) -> Survey:
         generation = self._store.known_generation
@@ -278,12 +278,13 @@ class Planner:
 
     async def _commit(self, operation: ApplyEdits, known: Vectors | None) -> Outcome:
         """Run it with the vectors of its final texts; with others if the store has just moved to the next model."""
-        try:
-            return await self._store.run(operation.with_vectors(await self._embed(operation, known)))
-        except EmbeddingMismatchError as error:
-            if not self._calls.follow(error):
-                raise
-        return await self._store.run(operation.with_vectors(await self._embed(operation, None)))
+        made = [known]  # for the first attempt
+
+        async def attempt() -> Outcome:
+            vectors = await self._embed(operation, made.pop() if made else None)
+            return await self._store.run(operation.with_vectors(vectors))
+
+        return await writes.commit(self._store, self._calls, operation.texts(), attempt)
 
     async def _embed(self, operation: ApplyEdits, known: Vectors | None) -> Vectors | None:
         """The vectors of the final texts; those that are known are not paid for again."""

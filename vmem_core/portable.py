@@ -19,7 +19,7 @@ from vmem_core.errors import InvalidRequestError, UnsupportedError
 from vmem_core.plan import StoredReceipt, StoredRequest
 from vmem_core.records import Record, Scope
 from vmem_core.results import Receipt
-from vmem_core.text import check_text
+from vmem_core.text import check_text, json_encoder
 from vmem_core.values import check_integer, from_micros
 
 FORMAT: Final = "vmem-export"
@@ -121,7 +121,8 @@ class Writer:
         return _encode({"end": self._lines, "sha256": self._digest.hexdigest()}) + "\n"
 
     def _line(self, data: Mapping[str, Any]) -> str:
-        line = _encode(data).translate(_LINE_BREAKS) + "\n"
+        line = _encode(data)
+        line = (line if line.isascii() else line.translate(_LINE_BREAKS)) + "\n"
         self._digest.update(line.encode("utf-8"))
         self._lines += 1
         return line
@@ -130,7 +131,7 @@ class Writer:
 _HEADER_FIELDS: Final = ("scope_revision", "last_stamp", "records", "revisions", "receipts", "messages")
 # JSON leaves these as they are, and some programs take them for the end of a line.
 _LINE_BREAKS: Final = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+_encode: Final = json_encoder()
 
 
 def _trim(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def bm25(counts: npt.ArrayLike, norms: npt.NDArray[np.float64], weight: float) -
         weight: The term's :func:`idf`.
 
     >>> bm25([1, 3], bm25_norms([5, 5], 5.0), 2.0).round(3).tolist()
-    [2.0, 3.143]
+    [2.0, 2.923]
     """
     frequency = np.asarray(counts, np.float64)
     shares: npt.NDArray[np.float64] = frequency / (frequency + norms) * (weight * (BM25_K1 + 1.0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, cast
 
-from vmem_core.errors import InvalidRequestError
+from vmem_core.errors import EmbeddingMismatchError, InvalidRequestError
 from vmem_core.models import ModelCalls
 from vmem_core.records import KINDS, Scope, check_metadata
 from vmem_core.results import Hit, Hits, Match
@@ -77,7 +77,12 @@ async def recall(store: Store, scope: Scope, search: Search, calls: ModelCalls) 
 
 async def _embed_and_search(store: Store, scope: Scope, search: Search, calls: ModelCalls) -> list[Found]:
     assert search.text is not None
-    return await store.search(scope, search.with_vector(await calls.embed_query(search.text)))
+    vector = await calls.embed_query(search.text)
+    try:
+        return await store.search(scope, search.with_vector(vector))
+    except EmbeddingMismatchError:
+        await store.embeddings.active()  # what the store has known so far is out of date
+        raise
 
 
 def _hits(found: list[Found]) -> Hits:

@@ -324,7 +324,8 @@ class Record(Value):
 
     def __repr__(self) -> str:
         state = f"{self.kind}, {self.origin}, {self.status}"
-        return f"Record({display.quoted(self.text)}, id={self.id!r}, revision={self.revision}, {state})"
+        named = display.visible(repr(self.id))
+        return f"Record({display.quoted(self.text)}, id={named}, revision={self.revision}, {state})"
 
     def _repr_html_(self) -> str:
         return display.record(self.to_json())

@@ -102,6 +102,7 @@ class Job:
         self._pages = asyncio.Lock()  # one page is read after the other
         self._after: str | None = None
         self._has_more = True
+        self._ahead: asyncio.Task[list[Pending]] | None = None
 
     async def run(self) -> ReembedResult:
         """Fill the generation, and switch to it if nothing is missing."""
@@ -118,15 +119,18 @@ class Job:
 
     async def _fill(self) -> None:
         """One pass over what is missing."""
-        self._after, self._has_more = None, True
+        self._after, self._has_more, self._ahead = None, True, None
         self._failed.clear()
         self._skipped["failed"] = 0  # those that fail are met again in each pass
         if self._order.progress is not None:
             self._total = self._done + await self._generations.missing(self._number)
             await self._tell()
         workers = [self._work() for _ in range(self._order.concurrency)]
-        # All of them end before an error goes on: the batches of the others are paid for, so they are stored.
-        ended = await asyncio.gather(*workers, return_exceptions=True)
+        try:
+            # All of them end before an error goes on: the batches of the others are paid for, so they are stored.
+            ended = await asyncio.gather(*workers, return_exceptions=True)
+        finally:
+            await self._drop_ahead()
         for error in ended:
             if error is not None:
                 raise error
@@ -144,10 +148,22 @@ class Job:
         async with self._pages:
             if not self._has_more:
                 return []
-            page = await self._generations.pending(self._number, self._order.batch_size, after=self._after)
-            if page:
-                self._after = page[-1][0]
+            page = await (self._read() if self._ahead is None else self._ahead)
+            # The page that follows is read while this one is embedded.
+            self._ahead = asyncio.create_task(self._read()) if page else None
             return page
+
+    async def _drop_ahead(self) -> None:
+        """Let go of a page that nobody will ask for."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.gather(self._ahead, return_exceptions=True)
+
+    async def _read(self) -> list[Pending]:
+        page = await self._generations.pending(self._number, self._order.batch_size, after=self._after)
+        if page:
+            self._after = page[-1][0]
+        return page
 
     # --- one batch ------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from vmem_core.messages import Message
 from vmem_core.records import Draft, Link, Source
-from vmem_core.text import text_digest
+from vmem_core.text import json_encoder, text_digest
 
 _MICROSECOND = timedelta(microseconds=1)
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (Source, Link)}
@@ -39,8 +39,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"no canonical form of {type(value).__name__}")
 
 
-# Made once: json.dumps with arguments makes an encoder a call.
-_encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=_plain).encode
+_encode = json_encoder(sort_keys=True, default=_plain)
 
 
 def _sources(sources: Sequence[Source] | None, text: str) -> Sequence[Any]:

@@ -71,7 +71,8 @@ class MemorySession:
         limits: The largest values that are taken.
         new_id: Makes record ids; None: time-ordered UUIDs.
         next_embedder: The embedder that the store is going to be moved to with ``reembed``, in this process or another.
-            Once the store has switched, the session goes on with it: no call meets a mismatch.
+            While it moves, what the session writes is embedded with both; once the store has switched, the session goes
+            on with this one: no call meets a mismatch.
         fusion: How ``recall`` makes one list of what meaning and words find: ``"rrf"`` by ranks, or ``"scores"`` by a
             sum of scores, which found more on all that was measured (``benchmarks/README.md``), most of all with a
             weak embedder.

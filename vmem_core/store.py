@@ -134,6 +134,10 @@ class EmbeddingGenerations(Protocol):
         """The active generation, or None if no vector was ever stored."""
         ...
 
+    async def prepared(self) -> Generation | None:
+        """The pending generation, or None if none is being prepared."""
+        ...
+
     async def begin(self, model_id: str, dims: int) -> Generation:
         """The generation to fill for a model: the active one, the pending one, or a new pending one.
 
@@ -172,7 +176,8 @@ class EmbeddingGenerations(Protocol):
         """Store vectors in a generation, and return how many were taken.
 
         What is not of a record's current revision is left out, as are forgotten records. Into an unknown or retired
-        generation nothing is put.
+        generation nothing is put. What was put survives the end of the process at once, and a power cut once
+        ``activate`` has answered; a batch that a power cut takes before is missing again.
 
         Args:
             number: The generation, active or pending.

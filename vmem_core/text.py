@@ -6,8 +6,11 @@ tokens (``tokens.py``) or limits of length (``limits.py``).
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
+from collections.abc import Callable
+from typing import Any
 
 from vmem_core.errors import InvalidRequestError
 
@@ -93,6 +96,31 @@ def one_line(text: str) -> str:
     'a\\n[s1] user: b'
     """
     return text.translate(_LINE_BREAKS)
+
+
+def json_encoder(
+    *, ensure_ascii: bool = False, sort_keys: bool = False, default: Callable[[Any], Any] | None = None
+) -> Callable[[Any], str]:
+    """A function that writes values as compact JSON; they must hold no circle.
+
+    ``JSONEncoder.encode`` makes its inner encoder anew for every value, which costs more than a small value does.
+
+    >>> json_encoder()({"é": [1, None]})
+    '{"é":[1,null]}'
+    """
+    outer = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, sort_keys=sort_keys, default=default, separators=(",", ":"), check_circular=False
+    )
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # a Python without the C module
+        return outer.encode
+    write = json.encoder.encode_basestring_ascii if ensure_ascii else json.encoder.encode_basestring
+    inner = make(None, outer.default, write, None, ":", ",", sort_keys, False, True)
+
+    def encode(value: Any) -> str:
+        return "".join(inner(value, 0))
+
+    return encode
 
 
 def text_digest(text: str) -> str:

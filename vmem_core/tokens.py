@@ -16,7 +16,6 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import itertools
-import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from vmem_core.errors import InvalidRequestError
+from vmem_core.text import json_encoder
 
 TOKENIZER_VERSION = 1
 DEFAULT_LANGUAGE = "english"
@@ -139,8 +139,7 @@ def text_hashes(text: str, language: str = DEFAULT_LANGUAGE) -> bytes:
     >>> text_hashes("two teas") == token_hashes(tokenize("two teas"))
     True
     """
-    hash_of = _word_hash(language)
-    return b"".join([hash_of(w) if len(w) <= _LONGEST_CACHED else _digest(w) for w in _words(text, language)])
+    return b"".join(map(_word_hashes(language).__getitem__, _words(text, language)))
 
 
 def facet_hash(key: str, value: Any) -> int:
@@ -172,11 +171,12 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_HASH_BYTES).digest()
 
 
+_encode = json_encoder(ensure_ascii=True, sort_keys=True)
 _token_hash = functools.lru_cache(maxsize=65_536)(_digest)
 
 
 def _canonical_pair(key: str, value: Any) -> str:
-    return json.dumps([key, _canonical(value)], sort_keys=True, separators=(",", ":"))
+    return _encode([key, _canonical(value)])
 
 
 def _canonical(value: Any) -> Any:
@@ -309,10 +309,27 @@ def _stemmer(language: str) -> Callable[[str], str]:
     return stem
 
 
+class _Hashes(dict[str, bytes]):
+    """The hash of each word's stem, kept for words that were met: most words of a text were."""
+
+    _room = 65_536
+
+    def __init__(self, stem: Callable[[str], str]) -> None:
+        super().__init__()
+        self._stem = stem
+
+    def __missing__(self, word: str) -> bytes:
+        if len(word) > _LONGEST_CACHED:
+            return _digest(word)
+        if len(self) >= self._room:
+            self.clear()
+        value = self[word] = _digest(self._stem(word))
+        return value
+
+
 @functools.cache
-def _word_hash(language: str) -> Callable[[str], bytes]:
-    stem = _stemmer(language)
-    return functools.lru_cache(maxsize=65_536)(lambda word: _digest(stem(word)))
+def _word_hashes(language: str) -> _Hashes:
+    return _Hashes(_stemmer(language))
 
 
 @functools.cache

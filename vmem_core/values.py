@@ -7,6 +7,7 @@ Owns the checks that do not depend on one value and the codec. Does not own any 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -30,7 +31,7 @@ class Value:
 
     def to_json(self) -> dict[str, Any]:
         """The value as a JSON object; ``from_json`` gives an equal value back."""
-        return {field.name: _encode(getattr(self, field.name)) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {name: _encode(getattr(self, name)) for name in _shape_of(self)[0]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | str) -> Self:
@@ -56,19 +57,38 @@ def builder(cls: type[T]) -> Callable[..., T]:
         A callable that takes every field in the order of the class. What it is given must be what the constructor
         would have made of it: tuples, UTC instants, metadata that nobody else holds.
     """
-    setters = [getattr(cls, field.name).__set__ for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    new = object.__new__
-
-    def build(*values: Any) -> T:
-        made = new(cls)
-        for put, value in zip(setters, values, strict=True):
-            put(made, value)
-        return made
-
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    known: dict[str, Any] = {f"set_{name}": getattr(cls, name).__set__ for name in names}
+    steps = "".join(f"    set_{name}(made, {name})\n" for name in names)
+    # Written out, as dataclasses writes a constructor: a loop over the fields would take twice as long.
+    code = f"def build({', '.join(names)}):\n    made = new(cls)\n{steps}    return made\n"
+    made: dict[str, Any] = {}
+    exec(code, known | {"new": object.__new__, "cls": cls}, made)
+    build: Callable[..., T] = made["build"]
     return build
 
 
+@functools.cache
+def _shape(cls: Any) -> tuple[tuple[str, ...], frozenset[str], tuple[str, ...]]:
+    """The fields of a value in order, as a set, and those without a default."""
+    fields = dataclasses.fields(cls)
+    names = tuple(field.name for field in fields)
+    missing = dataclasses.MISSING
+    needed = tuple(f.name for f in fields if f.default is missing and f.default_factory is missing)
+    return names, frozenset(names), needed
+
+
+def _shape_of(value: Value) -> tuple[tuple[str, ...], frozenset[str], tuple[str, ...]]:
+    kind: Any = type(value)
+    return _shape(kind)
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
 def _encode(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, Value):
         return value.to_json()
     if isinstance(value, datetime):
@@ -91,12 +111,12 @@ def _decode_fields(cls: type[Value], data: Mapping[str, Any] | str) -> dict[str,
             raise InvalidRequestError("is not JSON; pass what to_json gave", path=name) from None
     if not isinstance(data, Mapping):
         raise InvalidRequestError("must be a JSON object", path=name)
-    known = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    kind: Any = cls
+    _, known, needed = _shape(kind)
     if extra := [key for key in data if key not in known]:
         raise InvalidRequestError(f"has {len(extra)} field(s) that {name} does not know; remove them", path=name)
-    for key, field in known.items():
-        optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
-        if key not in data and not optional:
+    for key in needed:
+        if key not in data:
             raise InvalidRequestError("is missing", path=f"{name}.{key}")
     decoders = cls._decoders
     return {k: decoders[k](v, k) if k in decoders and v is not None else v for k, v in data.items()}
@@ -271,6 +291,24 @@ def copy_json(value: Any, path: str, *, depth: int = _DEEPEST) -> Any:
             raise InvalidRequestError("is nested too deep", path=path[:200])
         return _copy_nested(value, path, depth - 1)
     raise InvalidRequestError(f"is of type {type(value).__name__}, which JSON cannot hold as it is", path=path)
+
+
+def check_depth(value: Any, path: str, depth: int) -> None:
+    """Refuse a JSON value, checked before, that has more levels of lists and dicts than ``depth``.
+
+    Raises:
+        InvalidRequestError: With the path of the first that is too deep.
+    """
+    if not isinstance(value, list | dict):
+        return
+    if depth <= 0:
+        raise InvalidRequestError("is nested too deep", path=path[:200])
+    if isinstance(value, dict):
+        named = ((f".{key[:64]}", item) for key, item in value.items() if isinstance(item, list | dict))
+    else:
+        named = ((f"[{index}]", item) for index, item in enumerate(value) if isinstance(item, list | dict))
+    for name, item in named:
+        check_depth(item, path + name, depth - 1)
 
 
 def _check_wide(value: int, path: str) -> int:

@@ -16,39 +16,65 @@ if TYPE_CHECKING:
         VersionedFunctionAgent,
         VersionedReActAgent,
     )
+    from vmem_llamaindex.block import VersionedMemoryBlock
     from vmem_llamaindex.identity import prepare_context, tool_call_scope
     from vmem_llamaindex.llm import LlamaIndexLLM
+    from vmem_llamaindex.memory import VersionedMemory
+    from vmem_llamaindex.memory_history import bind_chat_store
     from vmem_llamaindex.models import LlamaIndexEmbedder
+    from vmem_llamaindex.redaction import (
+        LeftCopy,
+        RedactionReport,
+        aredact_chat_store,
+        redact_chat_store,
+        redact_context,
+    )
     from vmem_llamaindex.retriever import MemoryRetriever
     from vmem_llamaindex.tools import MemoryToolSpec, create_memory_tools
 
 __all__ = [
     "KnowsItsCalls",
+    "LeftCopy",
     "LlamaIndexEmbedder",
     "LlamaIndexLLM",
     "MemoryRequest",
     "MemoryRetriever",
     "MemoryToolSpec",
+    "RedactionReport",
     "VersionedAgentWorkflow",
     "VersionedFunctionAgent",
+    "VersionedMemory",
+    "VersionedMemoryBlock",
     "VersionedReActAgent",
+    "aredact_chat_store",
+    "bind_chat_store",
     "bind_session",
     "create_memory_tools",
     "prepare_context",
+    "redact_chat_store",
+    "redact_context",
     "tool_call_scope",
 ]
 
 _HOMES = {
     "KnowsItsCalls": "agents",
+    "LeftCopy": "redaction",
     "LlamaIndexEmbedder": "models",
     "LlamaIndexLLM": "llm",
     "MemoryRetriever": "retriever",
     "MemoryToolSpec": "tools",
+    "RedactionReport": "redaction",
     "VersionedAgentWorkflow": "agents",
     "VersionedFunctionAgent": "agents",
+    "VersionedMemory": "memory",
+    "VersionedMemoryBlock": "block",
     "VersionedReActAgent": "agents",
+    "aredact_chat_store": "redaction",
+    "bind_chat_store": "memory_history",
     "create_memory_tools": "tools",
     "prepare_context": "identity",
+    "redact_chat_store": "redaction",
+    "redact_context": "redaction",
     "tool_call_scope": "identity",
 }
 

@@ -1,7 +1,7 @@
 """LlamaIndex's agents, which tell the memory tools their call by public means.
 
-Owns the three steps that are told of more than tools are: a turn that begins, a reply of the model, a call of a tool.
-Does not own what is made of it (``identity.py``).
+Owns the two steps that are told of more than tools are: a turn that begins, and a call of a tool. Does not own what is
+made of it (``identity.py``).
 """
 
 # No postponed annotations: workflows read the annotations of steps as they stand.
@@ -9,15 +9,14 @@ Does not own what is made of it (``identity.py``).
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
 from llama_index.core.agent.workflow.workflow_events import (
     AgentInput,
-    AgentOutput,
     AgentWorkflowStartEvent,
     ToolCall,
     ToolCallResult,
 )
-from llama_index.core.workflow import Context, StopEvent, step
+from llama_index.core.workflow import Context, step
 
 from vmem_llamaindex.identity import ToolCall as MemoryCall
-from vmem_llamaindex.identity import begin_turn, entered, keep_repeated_ids
+from vmem_llamaindex.identity import begin_turn, entered
 
 
 class KnowsItsCalls:
@@ -38,16 +37,9 @@ class KnowsItsCalls:
         return begun
 
     @step
-    async def parse_agent_output(self, ctx: Context, ev: AgentOutput) -> StopEvent | AgentInput | ToolCall | None:
-        """Look at a reply of the model before its calls are made."""
-        await keep_repeated_ids(ctx, [call.tool_id for call in ev.tool_calls])
-        followed: StopEvent | AgentInput | ToolCall | None = await super().parse_agent_output(ctx, ev)  # type: ignore[misc]
-        return followed
-
-    @step
     async def call_tool(self, ctx: Context, ev: ToolCall) -> ToolCallResult:
         """Call a tool that knows which call it is."""
-        with entered(MemoryCall(ev.tool_id, ev.tool_name, ctx)):
+        with entered(MemoryCall(ev.tool_id, ev.tool_name, ev.tool_kwargs, ctx)):
             called: ToolCallResult = await super().call_tool(ctx, ev)  # type: ignore[misc]
             return called
 

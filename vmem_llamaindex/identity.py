@@ -10,12 +10,14 @@ read from the step that the runtime says it is in, which newer or older versions
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from workflows import Context
@@ -35,7 +37,7 @@ except ImportError:  # pragma: no cover - likewise
 
 EXECUTION_KEY = "vmem_execution_id"
 TURN_KEY = "vmem_turn_id"
-REPEATED_KEY = "vmem_repeated_call_ids"
+_SCRATCHPAD = "scratchpad"  # the agents' own key
 _KEY_VERSION = "vmem-op-1"
 
 
@@ -46,6 +48,7 @@ class ToolCall:
     Args:
         call_id: The model's id of the call; may be empty.
         tool: The name of the tool that the model called: another one's if a host's tool calls ours.
+        given: The arguments that the model gave.
         context: Of the workflow's step that we are in; None outside of one.
         execution_id: Given by the host for a call outside of a workflow.
         turn_id: Likewise.
@@ -53,10 +56,14 @@ class ToolCall:
 
     call_id: str
     tool: str
+    given: Mapping[str, Any] = field(default_factory=dict)
     context: Context[Any] | None = None
     execution_id: str | None = None
     turn_id: str | None = None
 
+
+# One lock a context's state, for as long as it lives. Only the loop that runs the workflow takes it.
+_MAKING: weakref.WeakKeyDictionary[Any, asyncio.Lock] = weakref.WeakKeyDictionary()
 
 _ENTERED: ContextVar[ToolCall | None] = ContextVar("vmem_tool_call", default=None)
 
@@ -89,7 +96,9 @@ def _runtime_call(context: Context[Any] | None) -> ToolCall | None:
         return None
     event = getattr(_RUNTIME_STEP.get(None), "event", None)
     call_id, tool = getattr(event, "tool_id", None), getattr(event, "tool_name", None)
-    return ToolCall(call_id, tool, context) if isinstance(call_id, str) and isinstance(tool, str) else None
+    if not isinstance(call_id, str) or not isinstance(tool, str):
+        return None
+    return ToolCall(call_id, tool, getattr(event, "tool_kwargs", {}), context)
 
 
 @contextmanager
@@ -129,7 +138,7 @@ def tool_call_scope(*, tool_call_id: str, execution_id: str, turn_id: str = "") 
     for path, value in (("tool_call_id", tool_call_id), ("turn_id", turn_id)):
         _check_id(value, path, may_be_blank=True)
     _check_id(execution_id, "execution_id")
-    with entered(ToolCall(tool_call_id, "", step_context(), execution_id, turn_id)):
+    with entered(ToolCall(tool_call_id, "", {}, step_context(), execution_id, turn_id)):
         yield
 
 
@@ -178,10 +187,12 @@ async def context_execution_id(context: Context[Any], given: str | None = None) 
     found = await kept(context, EXECUTION_KEY)
     if found is not None and given in (None, found):
         return str(found)
-    async with context.store.edit_state() as state:
-        found = getattr(state, EXECUTION_KEY, None) if given is None else given
-        made = found or uuid.uuid4().hex
-        return made if _keep(state, EXECUTION_KEY, made) else None
+    async with _MAKING.setdefault(context.store, asyncio.Lock()):
+        found = await kept(context, EXECUTION_KEY)
+        if found is not None and given in (None, found):
+            return str(found)
+        made = given or uuid.uuid4().hex
+        return made if await _keep(context, EXECUTION_KEY, made) else None
 
 
 async def begin_turn(context: Context[Any], turn_id: str | None = None) -> str | None:
@@ -197,17 +208,7 @@ async def begin_turn(context: Context[Any], turn_id: str | None = None) -> str |
     if await context_execution_id(context) is None:
         return None
     made = turn_id or uuid.uuid4().hex
-    async with context.store.edit_state() as state:
-        return made if _keep(state, TURN_KEY, made) else None
-
-
-async def keep_repeated_ids(context: Context[Any], call_ids: list[str]) -> None:
-    """Keep which ids stand more than once in a reply of the model: alone they do not tell its calls apart."""
-    repeated = sorted({one for one in call_ids if call_ids.count(one) > 1})
-    if repeated == (await kept(context, REPEATED_KEY) or []):
-        return
-    async with context.store.edit_state() as state:
-        _keep(state, REPEATED_KEY, repeated)
+    return made if await _keep(context, TURN_KEY, made) else None
 
 
 async def kept(context: Context[Any], key: str) -> Any:
@@ -215,15 +216,15 @@ async def kept(context: Context[Any], key: str) -> Any:
     return await context.store.get(key, default=None)
 
 
-def _keep(state: Any, key: str, value: Any) -> bool:
-    """Keep a value in a state; False: it is of a host's type, which has no such field."""
-    fields = getattr(type(state), "model_fields", {})
+async def _keep(context: Context[Any], key: str, value: Any) -> bool:
+    """Keep a value in a context; False: its state is of a host's type, which has no such field.
+
+    One value is set, the state is not edited: editing copies all that is in it, the host's chat memory too, which the
+    host would go on to hold while the run writes to its copy.
+    """
     try:
-        if key in fields:
-            setattr(state, key, value)
-        else:
-            state[key] = value
-    except TypeError:  # a typed state takes no keys
+        await context.store.set(key, value)
+    except ValueError:  # how a typed state says that it has no such field
         return False
     return True
 
@@ -236,10 +237,10 @@ async def operation_id(
 ) -> str | None:
     """The operation id of a tool call: the same when the call is repeated after a crash, else another one.
 
-    It is made of the scope, the execution, the turn, the model's step in it, the call's id and the tool. The arguments
-    count only if the id alone does not tell the calls of a step apart (it is empty, the tool's name, or there twice),
+    It is made of the scope, the execution, the turn, the model's reply in it, the call's id and the tool. The arguments
+    count only if the id alone does not tell the calls of a reply apart (it is empty, the tool's name, or there twice),
     for a repeated call with other arguments must be refused, not applied as a second one. Ids of runs, invocations and
-    work items are new after a crash, or depend on which call came first.
+    work items are new after a crash, or depend on which call came first; and a restored run may make a call twice.
 
     Args:
         call: The call; None: not known, so that nothing tells two calls apart from one call made twice.
@@ -256,11 +257,12 @@ async def operation_id(
     execution = call.execution_id or await _execution(call.context, may_keep)
     if execution is None:
         return None
-    turn, step, is_weak = call.turn_id, 0, call.tool not in ("", tool) or call.call_id in ("", tool)
+    turn, reply, is_weak = call.turn_id, 0, call.tool not in ("", tool) or call.call_id in ("", tool)
     if call.execution_id is None and call.context is not None:
-        turn, step = await _turn(call.context), len(await kept(call.context, "current_tool_calls") or ())
-        is_weak = is_weak or call.call_id in await _repeated(call.context)
-    key = [_KEY_VERSION, scope.key, execution, turn, step, call.call_id, tool]
+        turn, replies = await _turn(call.context), _replies(await kept(call.context, _SCRATCHPAD) or ())
+        reply = _reply_with(call, replies)
+        is_weak = is_weak or (reply > 0 and sum(one.call_id == call.call_id for one in replies[reply - 1]) > 1)
+    key = [_KEY_VERSION, scope.key, execution, turn, reply, call.call_id, tool]
     if is_weak:
         key.append(text_digest(json.dumps(arguments, sort_keys=True)))
     return f"{_KEY_VERSION}:{text_digest(json.dumps(key)).removeprefix('sha256:')}"
@@ -282,25 +284,40 @@ async def _turn(context: Context[Any]) -> str:
     return text_digest(said) if isinstance(said, str) else ""
 
 
-async def _repeated(context: Context[Any]) -> set[str]:
-    """The ids that stand more than once in the model's last reply.
+# --- replies of the model -----------------------------------------------------------------------------------------
 
-    An agent of this package has kept them; with another one they are read from where agents collect a turn's messages.
+
+def _replies(scratchpad: Sequence[Any]) -> list[list[ToolCall]]:
+    """The calls of each reply of the turn that made any, from where function agents collect a turn's messages.
+
+    A ReAct agent collects none there, and makes an id of its own for every call.
     """
-    found = set(await kept(context, REPEATED_KEY) or ())
-    for message in reversed(await kept(context, "scratchpad") or ()):
-        calls = _call_ids(message)
-        if calls:
-            return found | {one for one in calls if calls.count(one) > 1}
-    return found
+    return [calls for calls in map(_calls_in, scratchpad) if calls]
 
 
-def _call_ids(message: Any) -> list[str]:
-    """The ids of the calls in a message of the model: in its blocks, or where older integrations keep them."""
-    blocks = [getattr(block, "tool_call_id", None) for block in getattr(message, "blocks", ())]
-    ids = [one for one in blocks if isinstance(one, str)]
-    if ids:
-        return ids
+def _calls_in(message: Any) -> list[ToolCall]:
+    """The calls in a message of the model: in its blocks, or where older integrations keep them."""
+    blocks = [one for one in getattr(message, "blocks", ()) if hasattr(one, "tool_kwargs")]
+    if blocks:
+        return [ToolCall(one.tool_call_id or "", one.tool_name, _parsed(one.tool_kwargs)) for one in blocks]
     older = (getattr(message, "additional_kwargs", None) or {}).get("tool_calls") or ()
-    named = [one.get("id") if isinstance(one, Mapping) else getattr(one, "id", None) for one in older]
-    return [one for one in named if isinstance(one, str)]
+    ids = [one.get("id") if isinstance(one, Mapping) else getattr(one, "id", None) for one in older]
+    return [ToolCall(one if isinstance(one, str) else "", "") for one in ids]
+
+
+def _parsed(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:  # cut off: no call was made of it, or one with arguments of the framework's guess
+        return {}
+
+
+def _reply_with(call: ToolCall, replies: list[list[ToolCall]]) -> int:
+    """Which reply made a call, from 1; 0: unknown. The last one with the same call, else the last one with its id."""
+    same = [n for n, calls in enumerate(replies, 1) if any(_is_same(one, call) for one in calls)]
+    with_id = [n for n, calls in enumerate(replies, 1) if any(one.call_id == call.call_id for one in calls)]
+    return max(same or with_id, default=0)
+
+
+def _is_same(one: ToolCall, other: ToolCall) -> bool:
+    return (one.call_id, one.tool, one.given) == (other.call_id, other.tool, other.given)

@@ -56,6 +56,9 @@ class MemoryTool(FunctionTool):
         return MemoryTool(renamed, self._source, self._top_k, self._told, metadata)
 
     # ``self`` by position only: a model may name an argument so.
+    def __call__(self, /, *args: Any, **kwargs: Any) -> ToolOutput:
+        return self.call(*args, **kwargs)
+
     def call(self, /, *args: Any, **kwargs: Any) -> ToolOutput:
         """Call the tool from sync code, also while a loop runs."""
         arguments, refused = self._check(args, kwargs)

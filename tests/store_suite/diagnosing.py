@@ -10,7 +10,17 @@ from typing import Any
 from fake_models import FakeLLM, add, decisions, delete, facts, noop, update, user
 from fakes import ADA, BOB, Clock, FakeEmbedder, Ids, everything, open_memory, word_vector
 
-from vmem_core import Draft, MemorySession, Prompt, Scope, Store, VmemError
+from vmem_core import (
+    Draft,
+    InMemoryStore,
+    MemorySession,
+    Prompt,
+    Scope,
+    Store,
+    VmemError,
+    export_jsonl,
+    import_jsonl,
+)
 
 _WORDS = ("tea", "coffee", "green", "milk", "咖啡", "zero", "café", "the")
 
@@ -21,6 +31,16 @@ async def test_a_new_store_has_nothing_to_find(store: Store) -> None:
 
 async def test_after_a_long_history_of_every_verb_all_agrees(store: Store, clock: Clock) -> None:
     await live(store, clock, steps=150)
+    assert await store.diagnose() == []
+
+
+async def test_after_an_import_of_a_whole_history_all_agrees(store: Store, clock: Clock) -> None:
+    source = InMemoryStore(clock=clock)
+    await live(source, clock, steps=60)
+    for scope in (ADA, BOB):
+        assert (await import_jsonl(store, export_jsonl(source, scope))).imported > 0
+    assert await store.diagnose() == []
+    await live(store, clock, steps=20, seed=8)
     assert await store.diagnose() == []
 
 
@@ -86,7 +106,7 @@ class _Life:
         """Each verb, and how often it comes."""
         return {
             "remember": 8, "remember_many": 3, "extract": 4, "revise": 8, "retract": 4, "forget": 3, "forget_scope": 1,
-            "embed": 2,
+            "embed": 2, "prune": 1,
         }  # fmt: skip
 
     async def step(self, memory: MemorySession, scope: Scope, operation_id: str | None) -> None:
@@ -135,6 +155,11 @@ class _Life:
         vectors = (word_vector(text, 8) if self.draw.random() < 0.8 else None for *_, text in lacking)
         await kept.put(generation.number, [(*one[:2], made) for one, made in zip(lacking, vectors, strict=True)])
         await kept.activate(generation.number)
+
+    async def _prune(self, memory: MemorySession, **more: Any) -> None:
+        await memory.store.prune_history(self.clock.now - timedelta(seconds=self.draw.randint(0, 9)))
+        if self.draw.random() < 0.5:
+            await memory.store.prune_operations(self.clock.now - timedelta(seconds=self.draw.randint(5, 50)))
 
     async def _forget_scope(self, memory: MemorySession, **more: Any) -> None:
         await memory.forget_scope(**more)

@@ -60,7 +60,9 @@ async def test_begin_gives_a_pending_generation_and_search_goes_on_with_the_acti
     store: Store, seeing: MemorySession
 ) -> None:
     await seeing.remember("tea")
+    assert await store.embeddings.prepared() is None
     assert await store.embeddings.begin("fake-b", 4) == Generation(2, "fake-b", 4, "pending")
+    assert await store.embeddings.prepared() == Generation(2, "fake-b", 4, "pending")
     assert await store.embeddings.active() == Generation(1, "fake-a", 8, "active")
     assert await match(seeing, "tea") == {"r1": "hybrid"}
     await seeing.remember("coffee")
@@ -442,6 +444,7 @@ async def test_a_replaced_generation_never_returns(store: Store, seeing: MemoryS
 async def test_activating_again_changes_nothing(store: Store, seeing: MemorySession) -> None:
     await seeing.remember("tea")
     generation = await move(store)
+    assert await store.embeddings.prepared() is None
     assert await store.embeddings.activate(generation.number) is True
     assert await store.embeddings.active() == Generation(2, "fake-b", 4, "active")
     assert await match(after_switch(store), "tea") == {"r1": "hybrid"}

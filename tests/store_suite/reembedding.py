@@ -98,7 +98,7 @@ async def test_search_and_writes_go_on_meanwhile_and_what_is_written_is_embedded
     new.before = meanwhile
     result = await reembed(seeing, new)
     assert (result.activated, result.embedded, result.reasons) == (True, 3, {"revised": 2})
-    assert new.documents == ["tea", "milk", "wine", "coffee", "milk"]
+    assert sorted(new.documents) == ["coffee", "milk", "milk", "tea", "wine"]
     assert await match(seeing, "coffee") == {"r1": "hybrid", "r2": "vector", "w": "vector"}
     assert "r1" in await match(seeing, "wine")
 
@@ -190,7 +190,7 @@ async def test_another_model_meanwhile_takes_the_job_over(store: Store, seeing: 
     result = await reembed(seeing, new, batch_size=1)
     assert (result.generation, result.embedded, result.activated) == (2, 0, False)
     assert await store.embeddings.active() == Generation(1, "fake-a", 8, "active")
-    assert new.documents == ["tea"]
+    assert new.documents in (["tea"], ["tea", "milk"])  # the second may have been read before
     assert await match(seeing, "tea") == {"r1": "hybrid", "r2": "vector"}
 
 

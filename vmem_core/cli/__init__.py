@@ -1,8 +1,8 @@
-"""The command line ``vmem``: look at a memory file, and forget what it should not hold.
+"""The command line ``vmem``: look at a memory file, take memories in and out, and forget what it should not hold.
 
 Owns the entry point, which needs nothing but the standard library, so that it can say what to install. The commands
-are in ``commands.py``, which file and scope they work on in ``opening.py``, how things look in ``output.py``. Loaded
-by no other part of the library.
+are in ``commands.py`` and ``moving.py``, which file and scope they work on in ``opening.py``, how things look in
+``output.py``. Loaded by no other part of the library.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ _EXTRA = {"typer", "rich"}
 def main() -> None:
     """Run ``vmem``, or say which extra it needs. Ends the process with the command's exit code."""
     try:
+        from vmem_core.cli import moving  # noqa: F401 - its commands join the others
         from vmem_core.cli.commands import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:

@@ -33,11 +33,18 @@ class _Commands(TyperGroup):
         except Stop as stop:
             message, code = str(stop), stop.code
         except VmemError as error:
-            message, code = output.label(str(error)), 1
+            message, code = _said(error), 1
         except OSError as error:
-            message, code = f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 1
+            named = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
+            message, code = _said(error, named), 1
         typer.echo(f"vmem: {output.visible(message)}", err=True)
         raise typer.Exit(code)
+
+
+def _said(error: BaseException, words: str | None = None) -> str:
+    """An error with its notes, which say how far something came."""
+    said = [str(error) if words is None else words, *getattr(error, "__notes__", ())]
+    return "\nvmem: ".join(map(output.label, said))
 
 
 app = typer.Typer(
@@ -49,10 +56,14 @@ app = typer.Typer(
 )
 
 StoreOption = Annotated[
-    str, typer.Option("--store", metavar="PATH", envvar="VMEM_STORE", help="The memory file.", show_default=True)
-]
-DoctorStoreOption = Annotated[
-    str, typer.Option("--store", metavar="PATH_OR_DSN", envvar="VMEM_STORE", help="The memory file, or postgresql://…")
+    str,
+    typer.Option(
+        "--store",
+        metavar="PATH_OR_DSN",
+        envvar="VMEM_STORE",
+        help="The memory file, or postgresql://… with #SCHEMA behind it if the tables are not in public.",
+        show_default=True,
+    ),
 ]
 ScopeOption = Annotated[
     list[str] | None,
@@ -87,6 +98,8 @@ def _options(
 def demo(store: StoreOption = DEFAULT_STORE) -> None:
     """A tour in a few seconds: an agent remembers, revises, is refused, and forgets. No key, no network."""
     tour = _load_demo()
+    if opening.is_server(store):
+        raise Stop("the demo writes to a file: give --store the path of one", 2)
     opening.refuse_other_files(store)
     out = output.console()
     if not out.is_terminal:
@@ -115,9 +128,13 @@ def list_records(
         elif page.records:
             output.print_records(out, page.records)
             more = ", and there are more: raise --limit" if page.cursor is not None else ""
-            output.remark(out, f"{len(page.records)} shown{more} · {opening.spell_scope(session.scope)} · {store}")
+            output.remark(
+                out, f"{len(page.records)} shown{more} · {opening.spell_scope(session.scope)} · {opening.shown(store)}"
+            )
         else:
-            output.remark(out, f"nothing is remembered for {opening.spell_scope(session.scope)} in {store}")
+            output.remark(
+                out, f"nothing is remembered for {opening.spell_scope(session.scope)} in {opening.shown(store)}"
+            )
 
 
 @app.command("show")
@@ -193,19 +210,21 @@ def forget(
         facade(session.store).scrub()
     count = len(result.revisions)
     done = f"{count} {'revision' if count == 1 else 'revisions'} deleted" if count else "it was forgotten before"
-    output.remark(out, f"forgotten: {done}, and {store} was scrubbed: no byte of the record is left in it")
+    output.remark(
+        out, f"forgotten: {done}, and {opening.shown(store)} was scrubbed: no byte of the record is left in it"
+    )
     output.remark(out, "copies elsewhere (backups, chat logs, checkpoints) are not touched")
 
 
 @app.command("doctor")
-def doctor(store: DoctorStoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
+def doctor(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> None:
     """Check that everything in a store agrees: heads, revisions, index, vectors, receipts. Changes nothing.
 
     Ends with 0 if all is well, 1 if something was found, 2 if the store could not be looked at.
     """
     out = output.console()
     try:
-        with opening.inspected(store) as opened, output.progress(out if not as_json else None) as show:
+        with opening.opened(store) as opened, output.progress(out if not as_json else None) as show:
             findings: list[Finding] = opened.sync.diagnose(progress=show)
     except Stop as stop:
         raise Stop(str(stop), 2) from None
@@ -219,6 +238,40 @@ def doctor(store: DoctorStoreOption = DEFAULT_STORE, as_json: JsonOption = False
     else:
         output.remark(out, f"nothing found: all that {opening.shown(store)} keeps agrees")
     if findings:
+        raise typer.Exit(1)
+
+
+@app.command("reembed")
+def reembed(
+    store: StoreOption = DEFAULT_STORE,
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            "--embedder", metavar="MODULE:NAME", help="The new embedder, or its class. Without: the local one."
+        ),
+    ] = None,
+    model_id: Annotated[str | None, typer.Option("--model-id", help="Its model id; without, it is asked.")] = None,
+    dims: Annotated[int | None, typer.Option("--dims", min=1, help="Its size; without, it is asked.")] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, max=1000, help="Texts a call.")] = 64,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, max=100, help="Calls at a time.")] = 1,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the whole store to another embedding model, or embed what has no vector. Ctrl-C leaves a job to resume."""
+    from vmem_core.cli import reembedding
+
+    out = output.console()
+    with opening.opened(store) as opened:
+        target = reembedding.choose(embedder, model_id, dims)
+        try:
+            result = reembedding.move(opened, target, batch_size, concurrency)
+        except KeyboardInterrupt:
+            raise Stop(f"stopped; {reembedding.AGAIN}", 130) from None
+    if as_json:
+        output.print_json(out, result.to_json())
+    else:
+        for line in reembedding.describe(result, target, store):
+            output.remark(out, line)
+    if not result.activated:
         raise typer.Exit(1)
 
 

@@ -18,9 +18,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from vmem_core import LocalEmbedder, MemorySession, PostgresStore, Scope, SqliteStore, sync
 
+AnyStore = SqliteStore | PostgresStore
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Scope))
 _PART: Final = re.compile(rf"({'|'.join(FIELDS)})=(.*)", re.DOTALL)
 _NEXT_PART: Final = re.compile(rf",(?=(?:{'|'.join(FIELDS)})=)")
@@ -87,56 +89,51 @@ def spell_scope(scope: Scope) -> str:
 # --- stores -----------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def opened(path: str) -> Iterator[SqliteStore]:
-    """The store in an existing file, closed at the end.
-
-    Raises:
-        Stop: If there is no such file, or it is a database without memories.
-    """
-    if "://" in path:
-        raise Stop("this version opens SQLite files only: give --store the path of one")
-    if not os.path.exists(path):
-        raise Stop(f"there is no file {path}; name one with --store or VMEM_STORE, or make one with `vmem demo`")
-    refuse_other_files(path)
-    with closing_store(path) as store:
-        yield store
+def is_server(target: str) -> bool:
+    """Whether ``--store`` names a server, not a file."""
+    return "://" in target
 
 
 @contextmanager
-def inspected(target: str) -> Iterator[SqliteStore | PostgresStore]:
-    """The store in an existing file or on a server, to be looked at only; closed at the end.
+def opened(target: str) -> Iterator[AnyStore]:
+    """The store in an existing file or on a server, closed at the end.
 
     Args:
-        target: The path of a file, or a connection string with ``://``.
+        target: The path of a file; or a connection string with ``://``, with ``#schema`` behind it if need be.
 
     Raises:
-        Stop: As :func:`opened`.
+        Stop: If there is no such store: none is made.
     """
-    if "://" not in target:
-        with opened(target) as store:
-            yield store
-        return
-    server = PostgresStore(target)
-    try:
-        yield server
-    finally:
-        server.sync.close()
+    if not is_server(target):
+        if not os.path.exists(target):
+            raise Stop(f"there is no file {target}; name one with --store or VMEM_STORE, or make one with `vmem demo`")
+        refuse_other_files(target)
+    with closing_store(target) as store:
+        if isinstance(store, PostgresStore) and not store.sync.exists():
+            raise Stop(
+                "the database holds no memories there; if they are in another schema, add #SCHEMA to the address"
+            )
+        yield store
 
 
 def shown(target: str) -> str:
     """A store's path; of a connection string, which may hold a password, only that it is one."""
-    return "the database" if "://" in target else target
+    return "the database" if is_server(target) else target
 
 
 @contextmanager
-def closing_store(path: str) -> Iterator[SqliteStore]:
-    """The store in a file, made if need be, closed at the end."""
-    store = SqliteStore(path)
+def closing_store(target: str) -> Iterator[AnyStore]:
+    """The store in a file or on a server, made if need be, closed at the end."""
+    store = _server(target) if is_server(target) else SqliteStore(target)
     try:
         yield store
     finally:
         store.sync.close()
+
+
+def _server(target: str) -> PostgresStore:
+    dsn, _, schema = target.partition("#")
+    return PostgresStore(dsn, schema=unquote(schema) or "public")
 
 
 def refuse_other_files(path: str) -> None:
@@ -145,7 +142,7 @@ def refuse_other_files(path: str) -> None:
     Raises:
         Stop: If the file is a database without our tables: to open it as a store would add them.
     """
-    if os.path.exists(path) and _is_of_another_program(path):
+    if not is_server(path) and os.path.exists(path) and _is_of_another_program(path):
         raise Stop(f"{path} is the database of another program and holds no memories; nothing was changed")
 
 
@@ -158,7 +155,7 @@ def _is_of_another_program(path: str) -> bool:
     return not found[0]
 
 
-def choose_scope(store: SqliteStore, options: Sequence[str]) -> Scope:
+def choose_scope(store: AnyStore, options: Sequence[str]) -> Scope:
     """The scope that was asked for, or else the only one there is.
 
     Raises:
@@ -174,7 +171,7 @@ def choose_scope(store: SqliteStore, options: Sequence[str]) -> Scope:
     raise Stop(f"the store holds {len(scopes)} scopes; choose one:\n{_list_scopes(store, scopes)}", 2)
 
 
-def _list_scopes(store: SqliteStore, scopes: Sequence[Scope], most: int = 20) -> str:
+def _list_scopes(store: AnyStore, scopes: Sequence[Scope], most: int = 20) -> str:
     lines = []
     for scope in scopes[:most]:
         count = MemorySession(store, scope).sync.count()
@@ -185,13 +182,13 @@ def _list_scopes(store: SqliteStore, scopes: Sequence[Scope], most: int = 20) ->
 
 
 @contextmanager
-def session_of(path: str, options: Sequence[str]) -> Iterator[MemorySession]:
-    """A session on an existing file, without an embedder.
+def session_of(target: str, options: Sequence[str]) -> Iterator[MemorySession]:
+    """A session on an existing store, without an embedder.
 
     Raises:
         Stop: As :func:`opened` and :func:`choose_scope`.
     """
-    with opened(path) as store:
+    with opened(target) as store:
         yield MemorySession(store, choose_scope(store, options))
 
 
@@ -199,7 +196,7 @@ def searching(session: MemorySession) -> tuple[MemorySession, str]:
     """The session to search with, and one line that says by what it finds."""
     generation = sync.facade(session.store.embeddings).active()
     if generation is None:
-        return session, "by words only: the file holds no vectors"
+        return session, "by words only: the store holds no vectors"
     if generation.model_id != LocalEmbedder.model:
         return session, f"by words only: the vectors are of {generation.model_id}, which vmem does not run"
     if importlib.util.find_spec("wordllama") is None:

@@ -17,7 +17,8 @@ _FLAGS: Final = "|".join(
     for region in ("gbeng", "gbsct", "gbwls")
 )
 # What a terminal obeys instead of showing (C0, C1), what breaks lines unseen (U+2028, U+2029), what turns the direction
-# of the text around it, and what nobody sees but a model reads: tags, and selectors of variants that follow no ideograph.
+# of the text around it, and what nobody sees but a model reads: tags, and
+# selectors of variants that follow no ideograph.
 _OBEYED: Final = re.compile(
     f"(?P<flag>{_FLAGS})"
     "|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|[\U000e0000-\U000e007f]"
@@ -114,11 +115,11 @@ def is_right_to_left(text: str) -> bool:
 
 
 def quoted(text: str) -> str:
-    """A text as Python spells it; a long one is cut, with its length told.
+    """A text as Python spells it, and nothing hidden in it; a long one is cut, with its length told.
 
     >>> quoted("tea")
     "'tea'"
     """
     if len(text) <= _LONGEST_QUOTED:
-        return repr(text)
-    return f"{text[:_LONGEST_QUOTED]!r}… {len(text):,} characters in all"
+        return visible(repr(text))
+    return f"{visible(repr(text[:_LONGEST_QUOTED]))}… {len(text):,} characters in all"

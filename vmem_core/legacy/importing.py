@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from vmem_core import tracing
 from vmem_core.errors import InvalidRequestError
-from vmem_core.ids import new_salt
+from vmem_core.ids import new_salts
 from vmem_core.imports import Import
 from vmem_core.legacy.items import from_items
 from vmem_core.legacy.records import LegacyRecord, judge
@@ -132,6 +132,7 @@ class _Run:
         self._store, self._scope, self._prefix, self._batch_size = store, scope, prefix, batch_size
         self._origin, self._limits = origin, limits
         self._rehearsal = Rehearsal() if dry_run else None
+        self._salts = new_salts()
         self._scanned = self._imported = 0
         self._reasons: Counter[str] = Counter()
 
@@ -177,7 +178,7 @@ class _Run:
         try:
             async for record in records:
                 self._scanned += 1
-                judged = judge(record, self._scope, self._prefix, self._origin, self._limits, new_salt())
+                judged = judge(record, self._scope, self._prefix, self._origin, self._limits, next(self._salts))
                 if isinstance(judged, str):
                     self._reasons[judged] += 1
                 else:

@@ -25,6 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # A number is a time in seconds, or in a unit a thousand times smaller for every three digits more: each of these
 # bounds is the year 5138 in its own unit and 1973 in the next, so that no plausible time has two readings.
 _UNITS: Final = ((10**11, 1_000_000), (10**14, 1_000), (10**17, 1))
+_LONGEST_NOTED: Final = 200
 _INFORMATIVE: Final = ("created_at", "updated_at", "last_accessed_at", "valid_at")
 _DECISIVE: Final = ("expires_at", "invalid_at")
 _SCOPE_FIELDS: Final = tuple(field.name for field in fields(Scope))
@@ -199,18 +200,18 @@ def _operation(
     record: LegacyRecord, record_id: str, scope: Scope, prefix: str, origin: Origin, limits: Limits, salt: bytes
 ) -> Import:
     text = _text_of(record.text, limits)
-    kind = record.kind if record.kind in KINDS else None
+    noted: dict[str, Any] = {}
+    _note_times(record, noted, _INFORMATIVE)
+    expires_at, invalid_at = _note_times(record, noted, _DECISIVE)
+    if record.kind is not None and record.kind not in KINDS:
+        noted["kind"] = _plain(record.kind)
     importance = _importance_of(record.importance)
-    times = _times_of(record)
-    extra = {name: _shown(getattr(record, name), times.get(name)) for name in (*_INFORMATIVE, *_DECISIVE)}
-    if kind is None:
-        extra["kind"] = _shown(record.kind, None)
-    if importance is None:
-        extra["importance"] = _shown(record.importance, None)
-    noted = {name: value for name, value in extra.items() if value is not None}
+    if importance is None and record.importance is not None:
+        noted["importance"] = _plain(record.importance)
     metadata = _metadata_of(record.metadata, noted, limits)
-    # That somebody looked at a record there does not make it another one.
-    said = {**metadata, "legacy_import": {k: v for k, v in noted.items() if k != "last_accessed_at"}}
+    said = metadata
+    if record.last_accessed_at is not None:  # that somebody looked at it there does not make it another record
+        said = {**metadata, "legacy_import": {k: v for k, v in noted.items() if k != "last_accessed_at"}}
     return Import(
         scope=scope,
         operation_id=f"{prefix}:{record_id}",
@@ -218,12 +219,12 @@ def _operation(
         record_id=record_id,
         text=text,
         origin=origin,
-        kind=cast(Kind, kind or "semantic"),
+        kind=cast(Kind, record.kind if record.kind in KINDS else "semantic"),
         importance=importance,
         metadata=metadata,
-        said=(said,),
-        expires_at=times.get("expires_at"),
-        invalid_at=times.get("invalid_at"),
+        said=(said,) if said else (),
+        expires_at=expires_at,
+        invalid_at=invalid_at,
     )
 
 
@@ -245,45 +246,57 @@ def _importance_of(value: Any) -> float | None:
     return float(value) if is_number and 0 <= value <= 1 else None
 
 
-def _times_of(record: LegacyRecord) -> dict[str, datetime]:
-    times = {}
-    for name in (*_INFORMATIVE, *_DECISIVE):
-        try:
-            found = read_time(getattr(record, name))
-        except ValueError:
-            if name in _DECISIVE:  # it may be over already: nobody can tell
-                raise _Skipped("unreadable_time") from None
-            continue
-        if found is not None:
-            times[name] = found
-    return times
+def _note_times(record: LegacyRecord, noted: dict[str, Any], names: Sequence[str]) -> list[datetime | None]:
+    """The times of some fields; what there is of them is noted, as it was read or else as it stands."""
+    found: list[datetime | None] = []
+    for name in names:
+        given, time_ = getattr(record, name), None
+        if given is not None:
+            try:
+                time_ = read_time(given)
+            except ValueError:
+                if name in _DECISIVE:  # it may be over already: nobody can tell
+                    raise _Skipped("unreadable_time") from None
+            noted[name] = _plain(given) if time_ is None else time_.isoformat()
+        found.append(time_)
+    return found
 
 
-def _shown(given: Any, found: datetime | None) -> Any:
-    """What is noted of a field: the time that was read, or what stood there, as far as JSON can hold it."""
-    if found is not None:
-        return found.isoformat()
+def _plain(given: Any) -> Any:
+    """What stood in a field, as far as JSON can hold it; a text that is no time may be long."""
+    if isinstance(given, str):
+        return mend_string(given[:_LONGEST_NOTED])
     if isinstance(given, float) and not math.isfinite(given):
         return str(given)
     if isinstance(given, int) and not -(2**63) <= given < 2**63:
         return str(given)
-    return given if given is None or isinstance(given, str | int | float) else type(given).__name__
+    return given if isinstance(given, int | float) else type(given).__name__
 
 
 def _metadata_of(given: Any, noted: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    if given is not None and not isinstance(given, Mapping):
+    if not given and (given is None or isinstance(given, Mapping)):
+        return {"legacy_import": dict(noted)} if noted else {}  # what is noted is short and sound
+    if not isinstance(given, Mapping):
         raise _Skipped("invalid_metadata")
-    own = dict(given or {})
+    own = dict(given)
     if noted or "legacy_import" in own:
         # Of a record that was imported before, by another store: what that one noted goes along.
         earlier = {"legacy_import": own["legacy_import"]} if "legacy_import" in own else {}
         own["legacy_import"] = {**noted, **earlier}
     try:
-        checked = check_metadata(_mended(own) if own else own)
+        checked = _checked(own)
         limits.check_metadata(checked)
     except (InvalidRequestError, RecursionError):
         raise _Skipped("invalid_metadata") from None
     return checked
+
+
+def _checked(metadata: dict[str, Any]) -> dict[str, Any]:
+    """A copy; only if it cannot be taken as it is, with its strings mended."""
+    try:
+        return check_metadata(metadata)
+    except InvalidRequestError:
+        return check_metadata(_mended(metadata))
 
 
 def _mended(value: Any) -> Any:

@@ -66,6 +66,10 @@ class Database(Protocol):
         """Run a shared statement, which is no query, once for each row of values."""
         ...
 
+    def drop_vectors(self, table: str) -> None:
+        """Drop a table of vectors of records that are still there, however large, without keeping writers waiting."""
+        ...
+
     def hold_generations(self, *, exclusively: bool = False) -> None:
         """Keep others from beginning or switching generations until the end of the transaction.
 

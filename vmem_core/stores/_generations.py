@@ -75,7 +75,7 @@ def _retire(connection: Database, number: int) -> None:
     connection.execute(_SET_STATE, ("retired", number))
     connection.execute(_UNMARK_ALL, (number,))
     for table in (_sql.vectors_table(number), _sql.past_vectors_table(number)):
-        connection.execute(f"drop table {table}")
+        connection.drop_vectors(table)
 
 
 def pending(connection: Database, number: int, limit: int, after: str | None) -> list[Pending]:

@@ -26,15 +26,21 @@ from vmem_core.values import to_micros
 
 
 class _Named:
-    """What receipts name: by scope revision the revisions that were written, by record where it was forgotten."""
+    """What receipts name, by scope revision: revisions that were written, records that were forgotten."""
 
     def __init__(self, receipts: Sequence[Receipt]) -> None:
         self.written: dict[int, set[tuple[str, int]]] = {}
-        self.forgotten: dict[str, int] = {}
+        self._forgotten: dict[int, set[str]] = {}
         for receipt in receipts:
-            self.written[receipt.scope_revision] = {(one.record_id, one.revision) for one in receipt.changes}
-            forgotten = (one.record_id for one in receipt.changes if one.action == "forget")
-            self.forgotten.update(dict.fromkeys(forgotten, receipt.scope_revision))
+            written = {(one.record_id, one.revision) for one in receipt.changes if one.action != "forget"}
+            self.written[receipt.scope_revision] = written
+            gone = {one.record_id for one in receipt.changes if one.action == "forget"}
+            self._forgotten[receipt.scope_revision] = gone
+
+    def forgets(self, row: MemoryRow) -> bool | None:
+        """Whether the receipt of a record's forget names it; None if it is not kept, or not forgotten."""
+        gone = self._forgotten.get(row.forgotten_at) if row.forgotten else None
+        return None if gone is None else row.record_id in gone
 
 
 class MemoryFacts:
@@ -96,13 +102,14 @@ class MemoryFacts:
             record_id=row.record_id,
             revision=0 if row.forgotten else len(row.revisions),
             entry=0 if head is None else head.entry,
-            changed=head.scope_revision if head is not None else named.forgotten.get(row.record_id, owner.revision),
+            changed=row.forgotten_at if head is None else head.scope_revision,
             columns=columns,
             current=current,
             revisions=[_revision(row, place, one, named) for place, one in enumerate(row.revisions, 1)],
             vectors=list(self._vectors(row)),
             mentions=tuple(row.mentioned_by),
             marks=list(self._marks(row)),
+            forget_listed=named.forgets(row),
         )
 
     def _vectors(self, row: MemoryRow) -> Iterator[VectorFacts]:
@@ -142,8 +149,7 @@ class MemoryFacts:
         if row is None or row.scope is not owner:
             return ChangeFacts(change.record_id, change.revision, change.action, None, False, None)
         found = row.revisions[change.revision - 1] if change.revision <= len(row.revisions) else None
-        stamp = _stamp(found) if found is not None else None
-        written = None if found is None or stamp is None else (found.scope_revision, stamp)
+        written = None if found is None else (found.scope_revision, found.recorded_at)
         return ChangeFacts(change.record_id, change.revision, change.action, len(row.revisions), row.forgotten, written)
 
     def strays(self) -> Iterator[Stray]:
@@ -157,17 +163,13 @@ class MemoryFacts:
             yield Stray("records", "a scope", count)
 
 
-def _stamp(row: RevisionRow) -> int | None:
-    return None if row.record is None else to_micros(row.record.recorded_at)
-
-
 def _revision(row: MemoryRow, place: int, one: RevisionRow, named: _Named) -> RevisionFacts:
     written = named.written.get(one.scope_revision)
     return RevisionFacts(
         revision=place if one.record is None else one.record.revision,
         entry=one.entry,
         scope_revision=one.scope_revision,
-        recorded_at=_stamp(one) or 0,
+        recorded_at=one.recorded_at,
         content="erased" if one.record is None else "kept",
         text=None if one.record is None else hash(one.record.text),
         listed=None if written is None else (row.record_id, place) in written,

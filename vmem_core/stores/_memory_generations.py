@@ -71,6 +71,11 @@ class MemoryGenerations:
         self._store._check_open()
         return self._store.known_generation
 
+    async def prepared(self) -> Generation | None:
+        """The pending generation, or None if none is being prepared."""
+        self._store._check_open()
+        return generations.prepared(self._store._generations.kept)
+
     async def begin(self, model_id: str, dims: int) -> Generation:
         """The generation to fill for a model; a pending one of another model is given up."""
         generations.check_model(model_id, dims)

@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
 import psycopg_pool
-import tenacity
 
 from vmem_core.clock import Clock
 from vmem_core.diagnosis import diagnose
 from vmem_core.errors import (
-    InvalidRequestError,
     StoreUnavailableError,
     UnsupportedError,
-    VmemError,
 )
 from vmem_core.imports import Import
 from vmem_core.index import IndexCache, Outside, Query, ScopeIndex
@@ -37,8 +34,10 @@ from vmem_core.records import Scope
 from vmem_core.results import Finding, Generation
 from vmem_core.store import Found, Progress, Search
 from vmem_core.stores import _imports, _sql, _transaction
+from vmem_core.stores._calls import awaited
 from vmem_core.stores._facts import facts_of
 from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
+from vmem_core.stores._postgres_errors import AGAIN, again, attempts, has_ended, meaning_of, reading_attempts
 from vmem_core.stores._postgres_sql import TABLES, translate
 from vmem_core.stores._postgres_vectors import slack
 from vmem_core.stores._reader import Reader, matrix
@@ -46,19 +45,14 @@ from vmem_core.stores._settings import check_language, is_current, setting, writ
 from vmem_core.stores._transaction import ScopeState
 
 T = TypeVar("T")
-_ATTEMPTS: Final = 12
 _STRIPES: Final = 64
 # Prepared statements belong to a connection of the server's, which a pooler in transaction mode hands to others.
 _OPTIONS: Final = {"prepare_threshold": None}
-_POOL: Final[dict[str, Any]] = {"min_size": 0, "max_size": 8, "open": False, "timeout": 30, "name": "vmem"}
+# Who waits meets at least one attempt to reach the server: the pauses between them never outlast a wait.
+_POOL: Final[dict[str, Any]] = {
+    "min_size": 0, "max_size": 8, "open": False, "timeout": 30, "reconnect_timeout": 30, "name": "vmem"
+}  # fmt: skip
 _SETUP_LOCK: Final = 0x766D656D  # "vmem": the advisory lock that set-up takes
-_AGAIN: Final = (
-    psycopg.errors.SerializationFailure,
-    psycopg.errors.DeadlockDetected,
-    psycopg.errors.UniqueViolation,
-    psycopg.errors.DuplicateTable,
-    psycopg.errors.DuplicateObject,
-)
 
 
 class _SharedReader(Reader):
@@ -141,11 +135,7 @@ class PostgresEngine:
         self._asked_language, self._cache_bytes, self._probe = language, cache_bytes, probe
         self._owns_pool = isinstance(target, str)
         self._pool: psycopg_pool.ConnectionPool[Any] = (
-            psycopg_pool.ConnectionPool(
-                target, min_size=0, max_size=8, open=False, timeout=30, name="vmem", kwargs=_OPTIONS
-            )
-            if self._owns_pool
-            else target
+            psycopg_pool.ConnectionPool(target, kwargs=_OPTIONS, **_POOL) if self._owns_pool else target
         )
         self._threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="vmem-postgres")
         self._setup_lock = threading.Lock()
@@ -154,9 +144,9 @@ class PostgresEngine:
 
     # --- from any thread --------------------------------------------------------------------------------------
 
-    def run(self, operation: Operation) -> Future[Outcome]:
+    def run(self, operation: Operation) -> Awaitable[Outcome]:
         """Queue an operation: one transaction, run again while others get in its way."""
-        return self._submit(lambda: self._commit(operation))
+        return awaited(self._submit(lambda: self._commit(operation)))
 
     def run_imports(self, operations: Sequence[Import], dry_run: bool) -> Future[list[str | None]]:
         """Queue a batch of imports: one transaction, run again while others get in its way."""
@@ -196,13 +186,19 @@ class PostgresEngine:
             database.lock(scope.key)
             yield database
 
-    def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Future[T]:
+    def read(self, function: Callable[[PostgresDatabase, Reader], T]) -> Awaitable[T]:
         """Queue a function that reads one snapshot of the database."""
-        return self._submit(lambda: _again(lambda: self._snapshot(function), _reading_attempts()))
+        return awaited(self._submit(lambda: again(lambda: self._snapshot(function), reading_attempts())))
 
-    def transact(self, function: Callable[[PostgresDatabase], T]) -> Future[T]:
-        """Queue a function that writes: one transaction, run again while others get in its way."""
-        return self.change((), function)
+    def transact(self, function: Callable[[PostgresDatabase], T], *, lasting: bool) -> Future[T]:
+        """Queue a function that writes: one transaction, run again while others get in its way.
+
+        Args:
+            function: What the transaction does.
+            lasting: Whether it survives a crash of the server at once; else it does once a later commit that lasts
+                is done.
+        """
+        return self._submit(lambda: self._change((), function, lasting=lasting))
 
     def see_generation(self, database: PostgresDatabase) -> Generation | None:
         """The active generation, read from the database and kept as the one last seen."""
@@ -212,6 +208,10 @@ class PostgresEngine:
     def scrub(self) -> Future[None]:
         """Queue a VACUUM of all tables: what was forgotten leaves their files."""
         return self._submit(self._vacuum)
+
+    def exists(self) -> Future[bool]:
+        """Queue a look for our tables; it makes none."""
+        return self._submit(self._look_for_tables)
 
     def diagnose(self, progress: Progress | None) -> Future[list[Finding]]:
         """Queue a look at all tables, from one snapshot; it makes none, and needs no right to write."""
@@ -242,16 +242,23 @@ class PostgresEngine:
 
     # --- on a thread of the pool --------------------------------------------------------------------------------
 
-    def _connect(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def _connect(self) -> Iterator[Any]:
+        """A connection whose server is still there: those that ended while they lay in the pool are thrown away."""
         if self._owns_pool and self._pool.closed:
             self._pool.open()
-        return self._pool.connection()
+        while True:
+            with self._pool.connection() as connection:
+                if not has_ended(connection):
+                    yield connection
+                    return
+                connection.close()  # the pool lends no closed one again
 
     def _commit(self, operation: Operation) -> Outcome:
         self._ready()
         assert self._language is not None
         tokens = token_table(operation.texts(), self._language)
-        return _again(lambda: self._transact(operation, tokens), _attempts())
+        return again(lambda: self._transact(operation, tokens), attempts())
 
     def _transact(self, operation: Operation, tokens: dict[str, bytes]) -> Outcome:
         with self._connect() as connection:
@@ -280,12 +287,23 @@ class PostgresEngine:
             undo=dry_run,
         )
 
-    def _change(self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], *, undo: bool = False) -> T:
+    def _change(
+        self,
+        scopes: Sequence[Scope],
+        function: Callable[[PostgresDatabase], T],
+        *,
+        undo: bool = False,
+        lasting: bool = True,
+    ) -> T:
         self._ready()
-        return _again(lambda: self._change_once(scopes, function, undo), _attempts())
+        return again(lambda: self._change_once(scopes, function, undo, lasting), attempts())
 
-    def _change_once(self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], undo: bool) -> T:
+    def _change_once(
+        self, scopes: Sequence[Scope], function: Callable[[PostgresDatabase], T], undo: bool, lasting: bool
+    ) -> T:
         with self._connect() as connection, transaction(connection, WRITE, undo=undo):
+            if not lasting:
+                run(connection, "set local synchronous_commit to off")
             database = PostgresDatabase(connection, self._layout)
             # Always in one order, so that two that lock several scopes never wait for each other.
             for key in sorted({scope.key for scope in scopes}):
@@ -299,6 +317,15 @@ class PostgresEngine:
         with self.snapshot_apart() as database:
             assert self._reader is not None
             return function(database, self._reader)
+
+    def _look_for_tables(self) -> bool:
+        with self._connect() as connection, transaction(connection, READ):
+            found: bool = self._has_tables(connection)
+        return found
+
+    def _has_tables(self, connection: Any) -> bool:
+        name = f"{self.schema}.vmem_schema".replace("%%", "%")
+        return run(connection, "select to_regclass(%s)", (name,)).fetchone()[0] is not None
 
     def _inspect(self, progress: Progress | None) -> list[Finding]:
         with self._connect() as connection, transaction(connection, READ):
@@ -346,9 +373,7 @@ class PostgresEngine:
             return
         with self._setup_lock:
             if self._reader is None:
-                for attempt in _attempts():
-                    with attempt:
-                        self._set_up()
+                again(self._set_up, attempts(AGAIN))
 
     def _set_up(self) -> None:
         with self._connect() as connection, connection.transaction():
@@ -356,8 +381,7 @@ class PostgresEngine:
             # Many processes may set up at once; the lock ends with the transaction, so that a pooler does no harm.
             run(connection, "select pg_advisory_xact_lock(%s)", (_SETUP_LOCK,))
             database = PostgresDatabase(connection, self._layout)
-            name = f"{self.schema}.vmem_schema".replace("%%", "%")
-            if run(connection, "select to_regclass(%s)", (name,)).fetchone()[0] is None:
+            if not self._has_tables(connection):
                 self._make_tables(connection, database)
             elif not is_current(database):
                 _transaction.tokenize_again(database, setting(database, "language"))
@@ -378,60 +402,9 @@ class PostgresEngine:
             )
 
     def _make_tables(self, connection: Any, database: PostgresDatabase) -> None:
-        name = self.schema.replace("%%", "%")
-        if run(connection, "select to_regnamespace(%s)", (name,)).fetchone()[0] is None:
-            run(connection, f"create schema if not exists {self.schema}")  # even "if not exists" asks for the right
+        # Only if it is missing: "if not exists" asks for the right to make schemas also where there is one.
+        if run(connection, "select 1 from pg_namespace where nspname = %s", (self._schema_name,)).fetchone() is None:
+            run(connection, f"create schema {self.schema}")
         for statement in TABLES:
             database.execute(statement)
         write_settings(database, self._asked_language)
-
-
-def _attempts() -> tenacity.Retrying:
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(_AGAIN),
-        stop=tenacity.stop_after_attempt(_ATTEMPTS),
-        wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.5),
-        reraise=True,
-    )
-
-
-def _reading_attempts() -> tenacity.Retrying:
-    """A generation may be switched, and its table dropped, between a reader's snapshot and its look at the vectors."""
-    return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(psycopg.errors.UndefinedTable),
-        stop=tenacity.stop_after_attempt(3),
-        reraise=True,
-    )
-
-
-def _again(function: Callable[[], T], attempts: tenacity.Retrying) -> T:
-    for attempt in attempts:
-        with attempt:
-            return function()
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def meaning_of(error: BaseException) -> BaseException:
-    """Our error for one of the driver's; any other error as it is."""
-    if isinstance(error, VmemError) or not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
-        return error
-    name = type(error).__name__
-    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
-        return InvalidRequestError(
-            "an id, or the scope as a whole, is longer than the 2,600 bytes of a PostgreSQL index entry; shorten it",
-            path="scope",
-        )
-    if isinstance(error, psycopg_pool.PoolTimeout | psycopg.OperationalError | psycopg.InterfaceError):
-        return StoreUnavailableError(
-            f"the server cannot be reached or has given up the transaction ({name}); try again", retryable=True
-        )
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return StoreUnavailableError(
-            "the role may not do this; grant it create and usage on the schema, or rights on the vmem_* tables",
-            retryable=False,
-        )
-    if isinstance(error, _AGAIN):
-        return StoreUnavailableError(f"other writers kept getting in the way ({name}); try again", retryable=True)
-    return StoreUnavailableError(
-        f"the database cannot be used as a store ({name}); check that only this library writes vmem_*", retryable=False
-    )

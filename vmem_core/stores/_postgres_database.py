@@ -26,7 +26,7 @@ from vmem_core.stores._postgres_sql import (
     translate,
 )
 
-WRITE: Final = "begin isolation level read committed, read write"
+WRITE: Final = "begin isolation level read committed"  # a role that is set to read only stays so
 READ: Final = "begin isolation level repeatable read, read only"
 
 
@@ -144,6 +144,10 @@ class PostgresDatabase:
         for statement in _sql.create_vectors(generation):
             text = statement if kind is None else statement.replace("vector blob", f"vector {kind.name}")
             run(self._connection, translate(text, self._layout.schema))
+
+    def drop_vectors(self, table: str) -> None:
+        """Drop a table of vectors: its file goes."""
+        self.execute(f"drop table {table}")
 
     def hold_generations(self, *, exclusively: bool = False) -> None:
         """Keep others from beginning or switching generations, and writers out too if that is asked for."""

@@ -13,7 +13,7 @@ from typing import Final
 from vmem_core.stores import _sql
 
 ENTRIES: Final = "vmem_entries"  # the sequence that orders revisions; within a scope its lock makes it a true order
-_TABLE = re.compile(r"\bvmem_[a-z0-9_]+\b")
+_TABLE = re.compile(r"('?)\b(vmem_[a-z0-9_]+)\b")  # a sequence is named in a literal
 _LIST = re.compile(r"(\w+) in \(select value from json_each\(\?\)\)")
 _TEXT_COLUMNS: Final = {"record_id", "message_id", "operation_id"}
 _DATABASE_TIME: Final = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
@@ -84,7 +84,10 @@ LOCK_GENERATIONS: Final = (
 LOCK_SCOPES: Final = """select scope_id from vmem_scopes where scope_id in (select value from json_each(?))
   order by scope_id for update"""
 LOCK_SCOPE: Final = (
-    "insert into vmem_scopes(scope_key, revision, last_stamp, records) values(?, 0, 0, 0) on conflict do nothing",
+    # Not tried where the row is there: "on conflict" would use up an id at every write, and ids are 31 bits.
+    """insert into vmem_scopes(scope_key, revision, last_stamp, records)
+      select asked.scope_key, 0, 0, 0 from (select cast(? as text) as scope_key) as asked
+      where not exists (select 1 from vmem_scopes s where s.scope_key = asked.scope_key) on conflict do nothing""",
     "select scope_id from vmem_scopes where scope_key = ? for update",
 )
 
@@ -104,7 +107,8 @@ def translate(statement: str, schema: str) -> str:
     text = re.sub(r"create index \w+ on", "create index on", text)  # named by the database, inside the schema
     text = _LIST.sub(_array, text)
     text = text.replace("integer primary key", "bigint primary key").replace("vector blob", "vector bytea")
-    return _TABLE.sub(lambda match: f"{schema}.{match[0]}", text.replace("?", "%s"))
+    named = {"": schema, "'": "'" + schema.replace("'", "''")}  # inside a literal a quote would be its end
+    return _TABLE.sub(lambda match: f"{named[match[1]]}.{match[2]}", text.replace("?", "%s"))
 
 
 def _array(match: re.Match[str]) -> str:

@@ -40,7 +40,7 @@ def setting(connection: Database, name: str) -> str:
     """A setting that the store keeps, such as its language."""
     row = connection.execute("select value from vmem_store where name = ?", (name,)).fetchone()
     if row is None:
-        raise _not_ours()
+        raise not_ours()
     return str(row[0])
 
 
@@ -60,11 +60,12 @@ def check_language(connection: Database, language: str | None) -> None:
 
 def _number(value: object) -> int:
     if not str(value).isdecimal():
-        raise _not_ours()
+        raise not_ours()
     return int(str(value))
 
 
-def _not_ours() -> StoreUnavailableError:
+def not_ours() -> StoreUnavailableError:
+    """What is said of a place whose tables are somebody else's."""
     return StoreUnavailableError(
         "there are vmem_* tables that this library did not make; rename them, or use another place", retryable=False
     )

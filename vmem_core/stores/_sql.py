@@ -19,6 +19,7 @@ from typing import Any, Final
 from vmem_core.plan import StoredReceipt, StoredRequest
 from vmem_core.records import KINDS, ORIGINS, Link, Record, Scope, Source
 from vmem_core.results import Change, Note, Receipt
+from vmem_core.text import json_encoder
 from vmem_core.values import from_micros, to_micros
 
 SCHEMA_VERSION: Final = 1
@@ -264,8 +265,7 @@ def dump(value: Any) -> str:
     return _encode(value)
 
 
-# Made once: json.dumps with arguments makes an encoder a call. Values were copied on their way in: there is no circle.
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False).encode
+_encode: Final = json_encoder()
 
 
 def record_body(record: Record) -> str:

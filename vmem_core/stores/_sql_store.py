@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from vmem_core import generations, sync
@@ -22,6 +22,7 @@ from vmem_core.records import Record, Scope, check_scope
 from vmem_core.results import Finding, Findings, Generation, Receipt
 from vmem_core.store import Found, Listing, Progress, Search
 from vmem_core.stores import _forks
+from vmem_core.stores._calls import awaited
 from vmem_core.stores._upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -39,8 +40,15 @@ class SqlGenerations:
     async def active(self) -> Generation | None:
         """The active generation, or None if no vector was ever stored."""
         engine = self._store._opened()
-        found: Generation | None = await awaited(engine.read(lambda database, _: engine.see_generation(database)))
+        found: Generation | None = await engine.read(lambda database, _: engine.see_generation(database))
         return found
+
+    async def prepared(self) -> Generation | None:
+        """The pending generation, or None if none is being prepared."""
+        from vmem_core.stores import _generations
+
+        kept: list[Generation] = await self._store._read(lambda database, _: _generations.kept(database))
+        return generations.prepared(kept)
 
     async def begin(self, model_id: str, dims: int) -> Generation:
         """The generation to fill for a model; a pending one of another model is given up."""
@@ -73,7 +81,8 @@ class SqlGenerations:
 
         generations.check_number(number)
         filling = generations.check_vectors(vectors)
-        return await self._transact(lambda database: _generations.put(database, number, filling))
+        # Not lasting by itself: the switch is, with all that was put before. A lost batch would be made again.
+        return await self._transact(lambda database: _generations.put(database, number, filling), lasting=False)
 
     async def activate(self, number: int) -> bool:
         """Switch to a generation that lacks nothing."""
@@ -84,8 +93,8 @@ class SqlGenerations:
         await self.active()
         return switched
 
-    async def _transact(self, function: Callable[[Any], T]) -> T:
-        future: Future[T] = self._store._opened().transact(function)
+    async def _transact(self, function: Callable[[Any], T], *, lasting: bool = True) -> T:
+        future: Future[T] = self._store._opened().transact(function, lasting=lasting)
         return await awaited(future)
 
 
@@ -160,7 +169,7 @@ class SqlStore(Upkeep):
         self._engine = None
 
     async def _read(self, function: Callable[[Any, Any], Any]) -> Any:
-        return await awaited(self._opened().read(function))
+        return await self._opened().read(function)
 
     async def _change(self, scope: Scope, function: Callable[[Any], Any]) -> Any:
         return await awaited(self._opened().change([scope], function))
@@ -180,7 +189,7 @@ class SqlStore(Upkeep):
 
     async def run(self, operation: Operation) -> Outcome:
         """Decide an operation and apply its plan, in one transaction."""
-        outcome: Outcome = await awaited(self._opened().run(operation))
+        outcome: Outcome = await self._opened().run(operation)
         return outcome
 
     async def replay(self, operation: Operation) -> Outcome | None:
@@ -304,10 +313,3 @@ _OF_PARENTS: list[object] = []
 
 def _no_probe(step: str) -> None:
     """Tests put another in its place."""
-
-
-def awaited(future: Future[T]) -> Awaitable[T]:
-    """A future of a connection's thread, for whatever loop runs here."""
-    import asyncio
-
-    return asyncio.wrap_future(future)

@@ -20,8 +20,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final, NamedTuple, TypeVar
 
-import aiosqlite
-
 from vmem_core import indexing
 from vmem_core.clock import Clock
 from vmem_core.errors import StoreUnavailableError
@@ -32,15 +30,16 @@ from vmem_core.records import Scope
 from vmem_core.results import Finding, Generation
 from vmem_core.store import Progress
 from vmem_core.stores import _forks, _imports, _sql, _transaction
+from vmem_core.stores._calls import Call, settle
 from vmem_core.stores._reader import Reader
 from vmem_core.stores._settings import setting
+from vmem_core.stores._sqlite_connection import Connection
 from vmem_core.stores._sqlite_errors import translate
 from vmem_core.stores._sqlite_inspection import inspect, inspecting
 from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal, set_up, transaction, truncate_log
 
 T = TypeVar("T")
 _LARGEST_GROUP: Final = 64  # operations that share a commit
-_JOIN_SECONDS: Final = 60.0
 _LONGEST_WAIT: Final = timedelta(days=24)  # SQLite counts milliseconds in 32 bits; beyond it would not wait at all
 _FORGETS: Final = ("forget", "forget_scope")
 
@@ -59,114 +58,6 @@ def _told(result: _Applied | BaseException, clean: bool) -> Outcome | BaseExcept
     # Only a forget tells it: to copy every outcome for one flag would cost each write 10 µs.
     told = result.outcome.receipt.kind in ("forget", "forget_scope")
     return replace(result.outcome, scrubbed=clean) if told else result.outcome
-
-
-class _Job:
-    """A function on its way to a connection's thread. Its repr is bare: the driver logs jobs at debug level."""
-
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[[], object]) -> None:
-        self._function = function
-
-    def __call__(self) -> None:
-        self._function()
-
-    def __repr__(self) -> str:
-        return "<vmem job>"
-
-
-class _Connection(aiosqlite.Connection):
-    """An aiosqlite connection that runs whole functions, without a future that belongs to an event loop."""
-
-    def __init__(self, connector: Callable[[], StoreConnection]) -> None:
-        super().__init__(connector, iter_chunk_size=64)
-        self._gate = threading.RLock()  # a finalizer may close in the middle of run(), on the same thread
-        self._closed: Future[None] | None = None
-        self._thread.daemon = True  # a process that forgets close() still exits; the store's finalizer drains first
-        self._thread.start()
-
-    def __del__(self) -> None:
-        """The store's finalizer closes; there is nobody to warn."""
-
-    def run(self, function: Callable[[], object]) -> None:
-        """Queue a function; it must not raise.
-
-        Raises:
-            StoreUnavailableError: If the end is queued already: nobody would run it.
-        """
-        with self._gate:
-            if self._closed is not None:
-                raise StoreUnavailableError("the store is closed; make a new one for the same file", retryable=False)
-            self._tx.put_nowait((None, _Job(function)))
-
-    def submit(self, function: Callable[[StoreConnection], T]) -> Future[T]:
-        """Queue a function of the open connection. A future cancelled while it waits is never run."""
-        future: Future[T] = Future()
-
-        def settle() -> None:
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(function(self.opened()))
-                except BaseException as error:  # noqa: BLE001 - handed to the caller, whatever it is
-                    future.set_exception(translate(error))
-
-        self.run(settle)
-        return future
-
-    def opened(self) -> StoreConnection:
-        """The connection, opened on first use. Only from its own thread."""
-        if self._connection is None:
-            self._connection = self._connector()
-        assert isinstance(self._connection, StoreConnection)
-        return self._connection
-
-    def finish(self) -> Future[None]:
-        """Run what is queued, close, and end the thread; the future is done when the file is closed."""
-        with self._gate:
-            if self._closed is None:
-                self._closed = Future()
-                self._closed.set_running_or_notify_cancel()  # whoever waits may be cancelled, the end is not
-                self._tx.put_nowait((None, _Job(self._end)))
-            return self._closed
-
-    def _end(self) -> None:
-        assert self._closed is not None
-        # stop() from the thread itself finds no event loop there, so it leaves none to be called back.
-        self.stop()
-        self.let_go()
-        self._closed.set_result(None)
-
-    def let_go(self) -> None:
-        """Close the file until the next function needs it. Only from its own thread."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def hold(self, release: threading.Event) -> None:
-        """Close the file once what is queued is done, and keep the thread still until the event; then go on."""
-        held = threading.Event()
-
-        def keep_still() -> None:
-            self.let_go()
-            held.set()
-            release.wait()
-
-        try:
-            self.run(keep_still)
-        except StoreUnavailableError:
-            self.join()  # the end is queued: it closes the file
-        else:
-            held.wait()
-
-    def join(self) -> None:
-        """Wait for the thread's end."""
-        self._thread.join(_JOIN_SECONDS)
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the caller runs on this connection's thread."""
-        return threading.current_thread() is self._thread
 
 
 class Engine:
@@ -197,25 +88,25 @@ class Engine:
         self._cache_bytes, self._probe = cache_bytes, probe
         self._language: str | None = None
         self._reader: Reader | None = None
-        self._pending: deque[tuple[Operation, Future[Outcome]]] = deque()
+        self._pending: deque[tuple[Operation, Call[Outcome]]] = deque()
         self._scrub_owed = True  # whoever had the file before may have died between a forget and its scrub
-        self._writer_connection = _Connection(self._open_writer)
-        self._reader_connection = _Connection(self._open_reader)
-        self._inspectors: tuple[_Connection, ...] = ()
+        self._writer_connection = Connection(self._open_writer)
+        self._reader_connection = Connection(self._open_reader)
+        self._inspectors: tuple[Connection, ...] = ()
         _forks.watch_engine(self)
 
     # --- from any thread --------------------------------------------------------------------------------------
 
-    def run(self, operation: Operation) -> Future[Outcome]:
+    def run(self, operation: Operation) -> Call[Outcome]:
         """Queue an operation; those that wait together share a commit."""
-        future: Future[Outcome] = Future()
-        self._pending.append((operation, future))
+        call: Call[Outcome] = Call()
+        self._pending.append((operation, call))
         try:
             self._writer_connection.run(self._drain)
         except StoreUnavailableError:
-            if future.cancel():
+            if call.claim():
                 raise
-        return future  # also if an earlier call has taken it along after all
+        return call  # also if an earlier call has taken it along after all
 
     def run_imports(self, operations: Sequence[Import], dry_run: bool) -> Future[list[str | None]]:
         """Queue a batch of imports: one transaction of its own."""
@@ -234,12 +125,7 @@ class Engine:
 
     def change(self, scopes: Sequence[Scope], function: Callable[[StoreConnection], T]) -> Future[T]:
         """Queue a function that writes in one transaction; on SQLite it holds every scope."""
-
-        def commit(connection: StoreConnection) -> T:
-            with transaction(connection):
-                return function(connection)
-
-        return self.write(commit)
+        return self.transact(function, lasting=True)
 
     def scrub_soon(self) -> Future[None]:
         """Cut the log, now or after a later operation: what was overwritten is still in it."""
@@ -286,25 +172,29 @@ class Engine:
         """Queue a function on the writing connection, outside any transaction."""
         return self._writer_connection.submit(function)
 
-    def transact(self, function: Callable[[StoreConnection], T]) -> Future[T]:
-        """Queue a function on the writing connection, in a transaction of its own."""
+    def transact(self, function: Callable[[StoreConnection], T], *, lasting: bool) -> Future[T]:
+        """Queue a function on the writing connection, in a transaction of its own.
 
-        def transaction(connection: StoreConnection) -> T:
-            connection.execute("begin immediate")
+        Args:
+            function: What the transaction does.
+            lasting: Whether it survives a power cut at once; else it does once a later commit that lasts is done.
+        """
+
+        def commit(connection: StoreConnection) -> T:
+            if not lasting:
+                connection.execute("pragma synchronous = normal")
             try:
-                result = function(connection)
-                self._probe("before commit")
-                connection.execute("commit")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("rollback")
-                raise
+                with transaction(connection):
+                    result = function(connection)
+                    self._probe("before commit")
+            finally:
+                connection.execute("pragma synchronous = full")
             self._probe("after commit")
             return result
 
-        return self._writer_connection.submit(transaction)
+        return self._writer_connection.submit(commit)
 
-    def read(self, function: Callable[[StoreConnection, Reader], T]) -> Future[T]:
+    def read(self, function: Callable[[StoreConnection, Reader], T]) -> Call[T]:
         """Queue a function on the reading connection, in one snapshot of the file."""
 
         def snapshot(connection: StoreConnection) -> T:
@@ -315,13 +205,13 @@ class Engine:
             finally:
                 connection.execute("rollback")
 
-        return self._reader_connection.submit(snapshot)
+        return self._reader_connection.call(snapshot)
 
     def diagnose(self, progress: Progress | None) -> Future[list[Finding]]:
         """Queue a look at the whole file, on a thread of its own, so that other reads need not wait for it."""
         with _forks.MAKING:
             if not self._inspectors:
-                self._inspectors = (_Connection(lambda: inspecting(self.path, self.busy_timeout)),)
+                self._inspectors = (Connection(lambda: inspecting(self.path, self.busy_timeout)),)
         (inspector,) = self._inspectors
 
         def look(connection: StoreConnection) -> list[Finding]:
@@ -333,7 +223,7 @@ class Engine:
         return inspector.submit(look)
 
     @property
-    def connections(self) -> tuple[_Connection, ...]:
+    def connections(self) -> tuple[Connection, ...]:
         """The one that looks at the whole file, if any; the one that reads, and the one that writes."""
         return *self._inspectors, self._reader_connection, self._writer_connection
 
@@ -359,18 +249,14 @@ class Engine:
 
     def _drain(self) -> None:
         """Commit what waits: a savepoint each, so that one refused operation fails no other."""
-        group: list[tuple[Operation, Future[Outcome]]] = []
+        group: list[tuple[Operation, Call[Outcome]]] = []
         while self._pending and len(group) < _LARGEST_GROUP:
-            operation, future = self._pending.popleft()
-            if future.set_running_or_notify_cancel():
-                group.append((operation, future))
+            operation, call = self._pending.popleft()
+            if call.claim():
+                group.append((operation, call))
         if group:
             settled = self._commit_group([operation for operation, _ in group])
-            for (_, future), result in zip(group, settled, strict=True):
-                if isinstance(result, BaseException):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
+            settle((call, result) for (_, call), result in zip(group, settled, strict=True))
 
     def _commit_group(self, operations: list[Operation]) -> list[Outcome | BaseException]:
         try:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from vmem_core.clock import Clock, check_clock
 from vmem_core.errors import InvalidRequestError, UnsupportedError
 from vmem_core.store import check_language
-from vmem_core.stores._sql_store import SqlStore, awaited
+from vmem_core.stores._calls import awaited
+from vmem_core.stores._sql_store import SqlStore
 from vmem_core.text import check_text
 from vmem_core.values import check_choice, check_integer
 
@@ -81,6 +82,11 @@ class PostgresStore(SqlStore):
         import asyncio
 
         await asyncio.to_thread(engine.stop)
+
+    async def exists(self) -> bool:
+        """Whether the schema holds our tables already; makes none, where every other verb would."""
+        found: bool = await awaited(self._opened().exists())
+        return found
 
     async def scrub(self) -> None:
         """Leave no byte of forgotten text in any table: VACUUM FULL, which locks each table while it is rewritten.

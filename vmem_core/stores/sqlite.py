@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from vmem_core.clock import Clock, check_clock
 from vmem_core.errors import InvalidRequestError
 from vmem_core.store import check_language
-from vmem_core.stores._sql_store import SqlStore, awaited
+from vmem_core.stores._calls import awaited
+from vmem_core.stores._sql_store import SqlStore
 from vmem_core.values import check_integer
 
 if TYPE_CHECKING:

@@ -1,0 +1,66 @@
+"""The memory tools in no framework's terms, as an adapter uses them. What they do is tested through each adapter."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from fakes import ADA, Ids
+
+from vmem_core import InMemoryStore, InvalidRequestError, MemorySession, StoreUnavailableError, ToolAnswer, model_tools
+
+
+@pytest.fixture
+def session() -> MemorySession:
+    return MemorySession(InMemoryStore(), ADA, new_id=Ids())
+
+
+def test_the_tools_come_by_their_names_in_one_order() -> None:
+    assert list(model_tools()) == ["memory_remember", "memory_recall", "memory_revise", "memory_retract"]
+    chosen = model_tools(include={"recall", "remember"}, prefix="notes")
+    assert [(name, tool.name, tool.kind) for name, tool in chosen.items()] == [
+        ("notes_remember", "notes_remember", "remember"), ("notes_recall", "notes_recall", "recall")
+    ]  # fmt: skip
+    assert model_tools(include=[]) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [({"include": "recall"}, "include"), ({"include": ["forget"]}, "include"), ({"prefix": "a b"}, "prefix")],
+)
+def test_a_wrong_choice_is_refused(given: dict[str, object], path: str) -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        model_tools(**given)
+    assert refused.value.path == path
+
+
+def test_a_schema_has_what_a_model_may_give_and_nothing_else() -> None:
+    for tool in model_tools().values():
+        schema = json.dumps(tool.arguments.model_json_schema())
+        hidden = ("scope", "origin", "sources", "operation_id", "top_k", "call_id", "runtime")
+        assert not [name for name in hidden if f'"{name}"' in schema]
+        with pytest.raises(ValueError, match="Extra inputs"):
+            tool.arguments.model_validate({"scope": "bob"})
+
+
+async def test_a_call_is_answered_and_again_with_its_operation_id(session: MemorySession) -> None:
+    remember = model_tools()["memory_remember"]
+    given = {"text": "Ada likes tea.", "kind": None}
+    first, again = [await remember.answer(session, given, call_id="c", operation_id="op-1") for _ in range(2)]
+    assert (first.content["replayed"], again.content["replayed"], again.failed) == (False, True, False)
+    assert first.artifact == (await session.receipt("op-1")).to_json()
+    assert (await session.get("r1")).sources[0].tool_call_id == "c"
+
+
+async def test_a_refusal_is_an_answer_and_a_failure_is_not(session: MemorySession) -> None:
+    tools = model_tools()
+    refused = await tools["memory_retract"].answer(session, {"id": "r9", "expected_revision": 1})
+    assert refused == ToolAnswer({"error": "not_found"}, {"error": "not_found"}, failed=True)
+    await session.store.close()
+    with pytest.raises(StoreUnavailableError):
+        await tools["memory_recall"].answer(session, {"query": "tea"})
+
+
+def test_an_answer_is_compact_json_with_letters_as_they_are() -> None:
+    assert ToolAnswer([{"text": "grüner Tee, お茶"}], None).text == '[{"text":"grüner Tee, お茶"}]'
+    assert ToolAnswer.invalid_request("x" * 100).content == {"error": "invalid_request", "detail": "x" * 64}

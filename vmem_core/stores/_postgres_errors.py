@@ -1,0 +1,97 @@
+"""What PostgreSQL's driver raises: what it means to a caller, and which transactions run again.
+
+Owns the translation of errors and the bounded retries. Does not own transactions (``_postgres.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import psycopg
+import psycopg_pool
+import tenacity
+
+from vmem_core.errors import InvalidRequestError, StoreUnavailableError, VmemError
+from vmem_core.stores._settings import not_ours
+
+T = TypeVar("T")
+_ATTEMPTS: Final = 12
+AGAIN: Final = (
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.DuplicateSchema,
+)
+# Two writers may start a generation at once. One that sets up holds a lock, so that a table there is somebody else's.
+_TAKEN: Final = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
+
+
+def attempts(of: tuple[type[Exception], ...] = (*AGAIN, *_TAKEN)) -> tenacity.Retrying:
+    """For a transaction that others may get in the way of, with one of these errors."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(of),
+        stop=tenacity.stop_after_attempt(_ATTEMPTS),
+        wait=tenacity.wait_random_exponential(multiplier=0.005, max=0.5),
+        reraise=True,
+    )
+
+
+def reading_attempts() -> tenacity.Retrying:
+    """A generation may be switched, and its table dropped, between a reader's snapshot and its look at the vectors."""
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(psycopg.errors.UndefinedTable),
+        stop=tenacity.stop_after_attempt(3),
+        reraise=True,
+    )
+
+
+def again(function: Callable[[], T], retrying: tenacity.Retrying) -> T:
+    """Call a function until it stands or the attempts are used up."""
+    for attempt in retrying:
+        with attempt:
+            return function()
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def has_ended(connection: Any) -> bool:
+    """Whether the server has closed an idle connection. No round trip: it reads what has come by itself."""
+    try:
+        for _ in range(2):  # the server's last words, then the end
+            connection.pgconn.consume_input()
+    except psycopg.OperationalError:
+        return True
+    return bool(connection.closed)
+
+
+def meaning_of(error: BaseException) -> BaseException:
+    """Our error for one of the driver's; any other error as it is."""
+    if isinstance(error, VmemError) or not isinstance(error, psycopg.Error | psycopg_pool.PoolTimeout):
+        return error
+    name = type(error).__name__
+    if isinstance(error, psycopg.errors.ProgramLimitExceeded):
+        return InvalidRequestError(
+            "an id, or the scope as a whole, is longer than the 2,600 bytes of a PostgreSQL index entry; shorten it",
+            path="scope",
+        )
+    if isinstance(error, psycopg_pool.PoolTimeout | psycopg.OperationalError | psycopg.InterfaceError):
+        return StoreUnavailableError(
+            f"the server cannot be reached or has given up the transaction ({name}); try again", retryable=True
+        )
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return StoreUnavailableError(
+            "the role may not do this; grant it create and usage on the schema, or rights on the vmem_* tables",
+            retryable=False,
+        )
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction | psycopg.errors.FeatureNotSupported):
+        return StoreUnavailableError(
+            "the server takes no writes (a standby, or one that was set read-only); write through its primary",
+            retryable=False,
+        )
+    if isinstance(error, _TAKEN):
+        return not_ours()
+    if isinstance(error, AGAIN):
+        return StoreUnavailableError(f"other writers kept getting in the way ({name}); try again", retryable=True)
+    return StoreUnavailableError(
+        f"the database cannot be used as a store ({name}); check that only this library writes vmem_*", retryable=False
+    )

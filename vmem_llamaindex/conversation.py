@@ -1,0 +1,287 @@
+"""LlamaIndex's messages as the core reads them.
+
+Owns the mark that a stored message carries (its id, and what ran if it is a tool's result), the way from a message to
+a ``vmem_core.Message``, where a turn begins and ends, and the operation id of an extraction. Pure. Does not own what is
+trusted: the core decides that by the call that a result answers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
+
+from vmem_core import ExtractionPolicy, Message, Scope, ToolCall, mend_string, text_digest
+
+MARK: Final = "vmem"  # where a stored message carries its mark; taken off before anybody else sees the message
+HANDOFF: Final = "handoff"  # LlamaIndex's own tool: its result is a model's words
+_KEY_VERSION: Final = "vmem-turn-1"
+_MOST_TOGETHER: Final = 50  # messages that one extraction reads, unless a single turn has more
+# What a text-only loop feeds back in the user's role. Such a message never begins a turn, so that the core always sees
+# the request for it in the same conversation. Looser than the core's own test: what it takes too much costs nothing.
+_OBSERVED: Final = re.compile(r"\W*observations?\b", re.IGNORECASE)
+_ASSISTANT: Final = frozenset({MessageRole.ASSISTANT, MessageRole.CHATBOT, MessageRole.MODEL})
+_TOOL: Final = frozenset({MessageRole.TOOL, MessageRole.FUNCTION})
+_RECORD: Final = frozenset({"id", "revision", "origin", "status"})
+_FOUND: Final = _RECORD | {"text", "kind", "source_kinds"}
+_LABELS: Final = frozenset({"revision", "origin", "source_kinds", "match"})  # of a record that the retriever found
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is kept with a message in the chat store.
+
+    Args:
+        id: Of the message, for life.
+        scope: Whose conversation it is: the beginning of the digest of a scope.
+        past: It came with a chat history that the host set, or was there before us: never read.
+        tool: Of a tool's result: the tool that ran, as the framework itself tells; None: not known.
+        ok: Of a tool's result: that it did not fail, as the framework itself tells.
+    """
+
+    id: str
+    scope: str
+    past: bool = False
+    tool: str | None = None
+    ok: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object; what is not set is left out."""
+        given = {"id": self.id, "scope": self.scope, "past": self.past, "tool": self.tool, "ok": self.ok}
+        return {name: value for name, value in given.items() if value}
+
+    @classmethod
+    def of(cls, message: ChatMessage, place: int) -> Mark:
+        """The mark of a stored message; one that nobody marked is of the past.
+
+        Args:
+            message: As it is stored.
+            place: Of the message in its conversation.
+        """
+        given = message.additional_kwargs.get(MARK)
+        if not isinstance(given, Mapping) or not isinstance(given.get("id"), str):
+            return cls(f"vmem-past-1:{place}", "", past=True)
+        return cls(
+            given["id"],
+            str(given.get("scope") or ""),
+            past=given.get("past") is True,
+            tool=given.get("tool"),
+            ok=given.get("ok") is True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A message as it is stored, with its mark."""
+
+    message: ChatMessage
+    mark: Mark
+
+    @property
+    def id(self) -> str:
+        """Of the message."""
+        return self.mark.id
+
+    @property
+    def begins_turn(self) -> bool:
+        """Whether the user speaks."""
+        return self.message.role == MessageRole.USER and not _OBSERVED.match(text_of(self.message))
+
+    @property
+    def ends_turn(self) -> bool:
+        """Whether the assistant has answered. A result at the end, or a call of a tool, is no answer yet."""
+        return ends_turn(self.message)
+
+
+def kept(stored: Sequence[ChatMessage]) -> list[Kept]:
+    """Stored messages with their marks, in order."""
+    return [Kept(plain(one), Mark.of(one, place)) for place, one in enumerate(stored)]
+
+
+def marked(message: ChatMessage, mark: Mark) -> ChatMessage:
+    """A copy of a message, with a mark."""
+    kwargs = {name: value for name, value in message.additional_kwargs.items() if name != MARK}
+    return message.model_copy(update={"additional_kwargs": {**kwargs, MARK: mark.to_json()}})
+
+
+def plain(message: ChatMessage) -> ChatMessage:
+    """The message as a model may see it: without our mark. The same object if it has none."""
+    if MARK not in message.additional_kwargs:
+        return message
+    kwargs = {name: value for name, value in message.additional_kwargs.items() if name != MARK}
+    return message.model_copy(update={"additional_kwargs": kwargs})
+
+
+def said(message: ChatMessage) -> str:
+    """What a message says, as a chat store keeps it: equal for messages that say the same."""
+    return json.dumps(plain(message).model_dump(mode="json"), sort_keys=True)
+
+
+def digest_of(message: ChatMessage, salt: str) -> str:
+    """A digest of what a message says, that tells nothing about it to who has no message to compare."""
+    return text_digest(json.dumps([salt, said(message)]))
+
+
+# --- what a message says ------------------------------------------------------------------------------------------
+
+
+def text_of(message: ChatMessage) -> str:
+    """The texts of a message, in order."""
+    return mend_string("\n".join(block.text for block in message.blocks if isinstance(block, TextBlock)))
+
+
+def ends_turn(message: ChatMessage) -> bool:
+    """Whether a message is the assistant's answer."""
+    return message.role in _ASSISTANT and not tool_calls(message)
+
+
+def is_tool_result(message: ChatMessage) -> bool:
+    """Whether a tool speaks."""
+    return message.role in _TOOL
+
+
+def tool_calls(message: ChatMessage) -> tuple[ToolCall, ...]:
+    """The calls that an assistant makes: its blocks, or what older integrations keep beside them. No arguments."""
+    found = [(block.tool_call_id, block.tool_name) for block in message.blocks if isinstance(block, ToolCallBlock)]
+    if not found:
+        given = message.additional_kwargs.get("tool_calls")
+        found = [_older_call(one) for one in given] if isinstance(given, list | tuple) else []
+    return tuple(ToolCall(call_id, name) for call_id, name in found if mend_string(name).strip())
+
+
+def _older_call(call: Any) -> tuple[str | None, str]:
+    call_id, name = _field(call, "id"), _field(_field(call, "function"), "name") or _field(call, "name")
+    return call_id if isinstance(call_id, str) else None, name if isinstance(name, str) else ""
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+# --- as the core reads it -----------------------------------------------------------------------------------------
+
+
+def as_read(turn: Iterable[Kept]) -> list[Message]:
+    """Messages as ``extract`` takes them."""
+    return [_as_read(one) for one in turn]
+
+
+def _as_read(one: Kept) -> Message:
+    message, mark = one.message, one.mark
+    content = [_block(block) for block in message.blocks]
+    if message.role == MessageRole.USER:
+        return Message(mark.id, "user", content, model_written=mark.past)
+    if message.role in _ASSISTANT:
+        # A model's words are no source: in the ReAct manner they hold what untrusted tools returned, word for word.
+        return Message(mark.id, "assistant", content, tool_calls=tool_calls(message), model_written=True)
+    if message.role in _TOOL:
+        call_id = message.additional_kwargs.get("tool_call_id")
+        return Message(
+            mark.id,
+            "tool",
+            content,
+            tool_call_id=call_id if isinstance(call_id, str) else None,
+            tool_name=mark.tool,
+            is_error=mark.past or mark.tool is None or not mark.ok,
+            model_written=mark.tool == HANDOFF or is_memory_answer(text_of(message)),
+        )
+    return Message(mark.id, "system", content)
+
+
+def _block(block: Any) -> dict[str, Any]:
+    if isinstance(block, TextBlock):
+        return {"type": "text", "text": block.text}
+    return {"type": str(getattr(block, "block_type", "unknown"))}
+
+
+# --- answers of our own tools -------------------------------------------------------------------------------------
+
+
+def is_memory_answer(text: str, raw: Any = None) -> bool:
+    """Whether a result is an answer of our own tools, whatever they are called: memory does not feed on itself.
+
+    Args:
+        text: What the model was shown.
+        raw: What the tool returned.
+    """
+    if isinstance(raw, list | tuple) and any(_is_memory_node(one) for one in raw):
+        return True
+    answer = parse(text)
+    if isinstance(answer, list):
+        return bool(answer) and all(is_memory_record(one) for one in answer)
+    return isinstance(answer, dict) and set(answer) - {"already_stored"} == _RECORD | {"replayed"}
+
+
+def is_memory_record(value: Any) -> bool:
+    """Whether a value is a record as our recall tool answers it."""
+    return isinstance(value, dict) and value.keys() >= _FOUND and value["origin"] in ("asserted", "inferred")
+
+
+def _is_memory_node(value: Any) -> bool:
+    metadata = _field(_field(value, "node") or value, "metadata")
+    return isinstance(metadata, Mapping) and metadata.keys() >= _LABELS
+
+
+def parse(text: str) -> Any:
+    """A text that is JSON, as data; else None."""
+    if not text.lstrip().startswith(("[", "{")):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+# --- turns --------------------------------------------------------------------------------------------------------
+
+
+def turns(conversation: Iterable[Kept]) -> list[list[Kept]]:
+    """A conversation in turns: each begins where the user speaks. What comes before that belongs to the first."""
+    found: list[list[Kept]] = []
+    spoke = False
+    for one in conversation:
+        if not found or (one.begins_turn and spoke):
+            found.append([])
+        found[-1].append(one)
+        spoke = spoke or one.begins_turn
+    return found
+
+
+def batches(found: Iterable[Sequence[Kept]]) -> Iterator[list[Kept]]:
+    """Turns put together, so that many short ones are read by few calls of a model.
+
+    Ids of tool calls that a provider uses again in each turn keep turns apart: in one reading they would be ambiguous,
+    and no result of theirs would be trusted.
+    """
+    batch: list[Kept] = []
+    used: set[str] = set()
+    for turn in found:
+        calls = {call.id for one in turn for call in tool_calls(one.message) if call.id}
+        if batch and (len(batch) + len(turn) > _MOST_TOGETHER or calls & used):
+            yield batch
+            batch, used = [], set()
+        batch.extend(turn)
+        used |= calls
+    if batch:
+        yield batch
+
+
+def extraction_id(
+    messages: Sequence[Message], scope: Scope, conversation: str, policy: ExtractionPolicy | None, attempt: int
+) -> str:
+    """The operation id of an extraction: the same when it is done again after a crash, else another one.
+
+    Args:
+        messages: What is read.
+        scope: Of the session.
+        conversation: Its id.
+        policy: What may be read; None: as the session says.
+        attempt: Counts on when the model's reply could not be read.
+    """
+    trusted = None if policy is None else [sorted(policy.trusted_tools), policy.read_assistant]
+    key = [_KEY_VERSION, scope.key, conversation, [message.id for message in messages], trusted, attempt]
+    return f"{_KEY_VERSION}:{text_digest(json.dumps(key)).removeprefix('sha256:')}"

@@ -1,0 +1,191 @@
+"""What a chat memory recalls for a turn, and the text of it among the messages.
+
+Owns that a turn recalls once, whoever asks how often; that whole records are left out when the budget is short; and how
+the text is put in and taken out again. Does not own which question a turn is about (``memory.py``, ``block.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock
+
+from vmem_core import ContextPackage, InvalidRequestError, MemorySession, check_count, mend_string
+
+_OPEN: Final = "<versioned_memory>\n"
+_CLOSE: Final = "\n</versioned_memory>"
+_MOST_OF_A_QUERY: Final = 4_000  # characters: the rest of a pasted page would only blur what is looked for
+
+
+class Recaller:
+    """What a recall may take.
+
+    Args:
+        top_k: How many records at most, 1 to 1,000.
+        max_tokens: What the text may take.
+        count_tokens: Counts the tokens of a text; None: a quarter of its characters.
+
+    Raises:
+        InvalidRequestError: For a wrong argument.
+    """
+
+    def __init__(self, top_k: int, max_tokens: int, count_tokens: Callable[[str], int] | None) -> None:
+        check_count(top_k, "top_k")
+        check_least_one(max_tokens, "max_tokens")
+        if count_tokens is not None and not callable(count_tokens):
+            raise InvalidRequestError("must be a callable from a text to its number of tokens", path="count_tokens")
+        self._top_k, self._max_tokens, self._count_tokens = top_k, max_tokens, count_tokens
+
+    async def compile(self, session: MemorySession, query: str) -> ContextPackage:
+        """The context for a query; its first 4,000 characters count."""
+        return await session.compile_context(
+            mend_string(query)[:_MOST_OF_A_QUERY],
+            top_k=self._top_k,
+            max_tokens=self._max_tokens,
+            count_tokens=self._count_tokens,
+        )
+
+
+def check_least_one(value: object, path: str) -> None:
+    """Refuse anything but an integer of 1 or more.
+
+    Raises:
+        InvalidRequestError: For anything else.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidRequestError("must be an integer of 1 or more", path=path)
+
+
+class Recalled:
+    """What was recalled for the newest turn: once, though several ask, at the same moment and from any event loop."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._current: tuple[str, Future[ContextPackage | None]] | None = None
+
+    @property
+    def current(self) -> tuple[str, ContextPackage] | None:
+        """The turn and its package, if it is there already."""
+        with self._lock:
+            current = self._current
+        package = current[1].result() if current is not None and current[1].done() else None
+        return None if current is None or package is None else (current[0], package)
+
+    def restore(self, turn: str, package: ContextPackage) -> None:
+        """Take over what an earlier process recalled."""
+        future: Future[ContextPackage | None] = Future()
+        future.set_result(package)
+        with self._lock:
+            self._current = (turn, future)
+
+    def drop(self) -> None:
+        """Forget it."""
+        with self._lock:
+            self._current = None
+
+    async def once(self, turn: str, recall: Callable[[], Coroutine[Any, Any, ContextPackage]]) -> ContextPackage:
+        """The package for a turn: recalled by the first who asks, who also fails alone; another one then tries.
+
+        Args:
+            turn: What tells the turn from others.
+            recall: Recalls.
+        """
+        while True:
+            with self._lock:
+                is_first = self._current is None or self._current[0] != turn
+                if is_first:
+                    self._current = (turn, Future())
+                assert self._current is not None
+                future = self._current[1]
+            if is_first:
+                return await self._recall(future, recall)
+            # Shielded: who is cancelled while waiting cancels nobody else.
+            package = await asyncio.shield(asyncio.wrap_future(future))
+            if package is not None:
+                return package
+
+    async def _recall(
+        self, future: Future[ContextPackage | None], recall: Callable[[], Coroutine[Any, Any, ContextPackage]]
+    ) -> ContextPackage:
+        try:
+            package = await recall()
+        except BaseException:
+            with self._lock:
+                if self._current is not None and self._current[1] is future:
+                    self._current = None
+            future.set_result(None)
+            raise
+        future.set_result(package)
+        return package
+
+
+# --- the text -----------------------------------------------------------------------------------------------------
+
+
+def fit(text: str, room: int, count_tokens: Callable[[str], int]) -> str:
+    r"""A rendered context without its last records, so far as it must be; empty if none fits. No record is cut.
+
+    Args:
+        text: A heading, and one record a line, best first.
+        room: The tokens that it may take.
+        count_tokens: Counts the tokens of a text.
+
+    >>> fit("Records:\n[r1] tea\n[r2] coffee", 4, lambda text: len(text.split()))
+    'Records:\n[r1] tea'
+    """
+    lines = text.split("\n")
+    while len(lines) > 1 and count_tokens("\n".join(lines)) > room:
+        lines.pop()
+    return "\n".join(lines) if len(lines) > 1 else ""
+
+
+def wrapped(text: str) -> str:
+    """A context with the marks by which it is found again; they cannot be closed from inside."""
+    return f"{_OPEN}{text.replace('</versioned_memory', '< /versioned_memory')}{_CLOSE}"
+
+
+def with_context(history: Sequence[ChatMessage], text: str, *, into_user: bool) -> list[ChatMessage]:
+    """Messages with a context in them; none of those given is changed.
+
+    Args:
+        history: The conversation.
+        text: The context, wrapped; empty: nothing is put in.
+        into_user: Into the user's last message, before what it says; else into the system message, after what it says:
+            what comes before stays as it can be cached.
+    """
+    found = list(history)
+    if not text:
+        return found
+    block = TextBlock(text=text)
+    if into_user:
+        places = [place for place, one in enumerate(found) if one.role == MessageRole.USER]
+        if places:
+            one = found[places[-1]]
+            found[places[-1]] = one.model_copy(update={"blocks": [block, *one.blocks]})
+            return found
+    places = [place for place, one in enumerate(found) if one.role == MessageRole.SYSTEM]
+    if places:
+        one = found[places[0]]
+        found[places[0]] = one.model_copy(update={"blocks": [*one.blocks, block]})
+        return found
+    return [ChatMessage(role=MessageRole.SYSTEM, blocks=[block]), *found]
+
+
+def without_context(message: ChatMessage) -> ChatMessage | None:
+    """A message without the context that was put into it, if a host gives back what it got. None: nothing is left."""
+    if message.role not in (MessageRole.SYSTEM, MessageRole.USER):
+        return message
+    left = [block for block in message.blocks if not _is_context(block)]
+    if len(left) == len(message.blocks):
+        return message
+    if not left:
+        return message if message.role == MessageRole.USER else None
+    return message.model_copy(update={"blocks": left})
+
+
+def _is_context(block: Any) -> bool:
+    return isinstance(block, TextBlock) and block.text.startswith(_OPEN) and block.text.endswith(_CLOSE)
