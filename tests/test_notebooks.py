@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 
@@ -45,6 +46,16 @@ def test_a_notebook_is_kept_without_outputs_of_one_machine(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert not [cell for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "error"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_ends_with_where_to_go_next(path: Path) -> None:
+    last = nbformat.read(path, as_version=4).cells[-1]
+    assert last.cell_type == "markdown"
+    assert re.search(r"^## Next$", last.source, re.MULTILINE)
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", last.source) if "://" not in link]
+    assert len(links) >= 2
+    assert not [link for link in links if not (path.parent / link.partition("#")[0]).exists()]
 
 
 def test_the_network_is_closed_to_other_tests() -> None:

@@ -26,7 +26,7 @@ PROMISED = {
         "WriteResult",
         "ImportResult", "LegacyRecord", "from_items", "from_jsonl", "from_langgraph_store", "from_mem0",
         "export_jsonl", "from_deuz_markdown", "from_deuz_postgres", "from_deuz_redis", "from_deuz_sqlite",
-        "import_jsonl", "import_legacy",
+        "import_jsonl", "import_legacy", "ProgressBar",
     },
     "vmem_langchain": {
         "ChatMemory", "LangChainEmbedder", "LangChainLLM", "MemoryMiddleware", "MemoryRequest", "MemoryRetriever",

@@ -31,6 +31,7 @@ from vmem_core.limits import Limits
 from vmem_core.messages import ExtractionPolicy, Message, ToolCall
 from vmem_core.models import Embeddings, LLMReply, LocalEmbedder, Prompt, Usage, accounted
 from vmem_core.operations import UNSET
+from vmem_core.progress import ProgressBar
 from vmem_core.records import Draft, Link, Record, Scope, Source
 from vmem_core.resolvers import aresolve_session, check_session_source, resolve_session
 from vmem_core.results import (
@@ -89,6 +90,7 @@ __all__ = [
     "OperationConflictError",
     "Page",
     "PostgresStore",
+    "ProgressBar",
     "Prompt",
     "Receipt",
     "Record",

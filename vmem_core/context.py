@@ -67,8 +67,7 @@ class ContextPackage(Value):
         check_integer(self.scope_revision, "scope_revision", least=0)
 
     def _repr_html_(self) -> str:
-        rows = [{"id": item.record_id, "revision": str(item.revision), "origin": item.origin} for item in self.items]
-        return display.table(rows)
+        return display.context(self.to_json())
 
 
 def estimate_tokens(text: str) -> int:

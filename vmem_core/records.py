@@ -324,7 +324,8 @@ class Record(Value):
 
     def __repr__(self) -> str:
         state = f"{self.kind}, {self.origin}, {self.status}"
-        return f"Record({self.text!r}, id={self.id!r}, revision={self.revision}, {state})"
+        named = display.visible(repr(self.id))
+        return f"Record({display.quoted(self.text)}, id={named}, revision={self.revision}, {state})"
 
     def _repr_html_(self) -> str:
-        return display.table([display.record_row(self.to_json())])
+        return display.record(self.to_json())

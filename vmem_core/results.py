@@ -160,8 +160,7 @@ class WriteResult(Value):
         check_integer(self.conflict_retries, "conflict_retries", least=0)
 
     def _repr_html_(self) -> str:
-        rows = [display.record_row(record.to_json()) for record in (*self.records, *self.present)]
-        return display.receipt(self.receipt.to_json()) + (display.table(rows) if rows else "")
+        return display.written(self.to_json())
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +193,7 @@ class ForgetResult(Value):
         check_choice(self.redaction, REDACTIONS, "redaction")
 
     def _repr_html_(self) -> str:
-        return display.receipt(self.receipt.to_json())
+        return display.forgotten(self.to_json())
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +217,7 @@ class ForgetScopeResult(Value):
         check_choice(self.redaction, REDACTIONS, "redaction")
 
     def _repr_html_(self) -> str:
-        return display.receipt(self.receipt.to_json())
+        return display.scope_forgotten(self.to_json())
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +270,7 @@ class Hit(Value):
                 check_integer(getattr(self, name), name, least=1)
 
     def _repr_html_(self) -> str:
-        return display.table([display.hit_row(self.to_json())])
+        return display.hits([self.to_json()])
 
 
 class Hits(list[Hit]):
@@ -281,14 +280,14 @@ class Hits(list[Hit]):
         super().__init__(hits)
 
     def _repr_html_(self) -> str:
-        return display.table([display.hit_row(hit.to_json()) for hit in self])
+        return display.hits([hit.to_json() for hit in self])
 
 
 class History(list[Record]):
-    """The list that ``history`` returns: a plain list that shows itself as a table in a notebook."""
+    """The list that ``history`` returns: a plain list that shows itself as a line in time in a notebook."""
 
     def _repr_html_(self) -> str:
-        return display.table([display.record_row(record.to_json()) for record in self])
+        return display.timeline([record.to_json() for record in self])
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +305,7 @@ class Page(Value):
             check_text(self.cursor, "cursor")
 
     def _repr_html_(self) -> str:
-        return display.table([display.record_row(record.to_json()) for record in self.records])
+        return display.page([record.to_json() for record in self.records], self.cursor is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,12 +342,7 @@ class ImportResult(Value):
     __hash__ = None  # type: ignore[assignment]
 
     def _repr_html_(self) -> str:
-        return display.table(
-            [
-                {"scanned": str(self.scanned), "imported": str(self.imported)}
-                | {reason: str(count) for reason, count in self.reasons.items()}
-            ]
-        )
+        return display.imported(self.to_json())
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,6 +386,16 @@ class Finding(Value):
         if self.scope is not None:
             check_scope(self.scope, "finding.scope")
         check_type(self.detail, str, "finding.detail")
+
+    def _repr_html_(self) -> str:
+        return display.findings([self.to_json()])
+
+
+class Findings(list[Finding]):
+    """The list that ``diagnose`` returns: a plain list that shows itself as a table in a notebook."""
+
+    def _repr_html_(self) -> str:
+        return display.findings([finding.to_json() for finding in self])
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,3 +441,6 @@ class ReembedResult(Value):
         object.__setattr__(self, "reasons", reasons)
         ids = check_values(self.failed, str, "failed")
         object.__setattr__(self, "failed", tuple(check_text(one, f"failed[{n}]") for n, one in enumerate(ids)))
+
+    def _repr_html_(self) -> str:
+        return display.reembedded(self.to_json())

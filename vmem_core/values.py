@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Self, TypeVar
 
+from vmem_core import display
 from vmem_core.errors import InvalidRequestError
 from vmem_core.text import check_string, check_text
 
@@ -41,6 +42,9 @@ class Value:
                 the constructor refuses.
         """
         return cls(**_decode_fields(cls, data))
+
+    def _repr_html_(self) -> str:
+        return display.other(type(self).__name__, self.to_json())
 
 
 def builder(cls: type[T]) -> Callable[..., T]:

@@ -33,17 +33,18 @@ class _Commands(TyperGroup):
         except Stop as stop:
             message, code = str(stop), stop.code
         except VmemError as error:
-            message, code = output.visible(_said(error)), 1
+            message, code = _said(error), 1
         except OSError as error:
             named = f"{error.strerror or error}: {error.filename}" if error.filename else str(error)
             message, code = _said(error, named), 1
-        typer.echo(f"vmem: {message}", err=True)
+        typer.echo(f"vmem: {output.visible(message)}", err=True)
         raise typer.Exit(code)
 
 
 def _said(error: BaseException, words: str | None = None) -> str:
     """An error with its notes, which say how far something came."""
-    return "\nvmem: ".join([str(error) if words is None else words, *getattr(error, "__notes__", ())])
+    said = [str(error) if words is None else words, *getattr(error, "__notes__", ())]
+    return "\nvmem: ".join(map(output.label, said))
 
 
 app = typer.Typer(
@@ -228,7 +229,7 @@ def doctor(store: StoreOption = DEFAULT_STORE, as_json: JsonOption = False) -> N
     except Stop as stop:
         raise Stop(str(stop), 2) from None
     except (VmemError, OSError) as error:
-        raise Stop(output.visible(str(error)), 2) from None
+        raise Stop(output.label(str(error)), 2) from None
     if as_json:
         output.print_json(out, [finding.to_json() for finding in findings])
     elif findings:
@@ -294,6 +295,6 @@ def _history(session: MemorySession, record_id: str) -> list[Record]:
 
 def _unknown(session: MemorySession, record_id: str) -> Stop:
     return Stop(
-        f"no record {output.visible(record_id)} in scope {opening.spell_scope(session.scope)}: "
+        f"no record {output.label(record_id)} in scope {opening.spell_scope(session.scope)}: "
         "the id is mistyped, of another scope, or forgotten; `vmem list` shows the ids"
     )

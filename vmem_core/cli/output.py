@@ -1,7 +1,8 @@
 """How the command line shows records: tables on a terminal, plain lines elsewhere, JSON for scripts.
 
 Owns the looks. Every stored text is shown as text: no mark-up of a text is followed, and no control character reaches
-a terminal. An id is never cut, so that it can be copied. Does not own HTML (``vmem_core/display.py``).
+a terminal. An id is never cut, so that it can be copied. Does not own HTML, or what is spelled out of a text
+(``vmem_core/display``).
 """
 
 from __future__ import annotations
@@ -22,13 +23,18 @@ from rich.table import Table
 from rich.text import Text
 
 from vmem_core import Finding, Hit, Record, Source
+from vmem_core.display import is_right_to_left, shortened
+from vmem_core.display import label as label
+from vmem_core.display import visible as visible
 
 ORIGIN_STYLES: Final = {"asserted": "green", "inferred": "yellow"}
 _LONGEST_LINE: Final = 200
+_LEFT_TO_RIGHT: Final = "\u200e"
+_LONGEST_REVISION: Final = 2_000
+_LONGEST_SHOWN: Final = 5_000
 _BESIDE_ID: Final = 42  # columns of a table beside the one that holds the id
-# What a terminal obeys instead of showing (C0, C1), and what turns the direction of the text around it.
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-_IN_JSON: Final = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# What stays in JSON as it is would be obeyed, or read by nobody but a model: the lines that JSON leaves raw.
+_IN_JSON: Final = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f\U000e0100-\U000e01ef]")
 
 
 def console() -> Console:
@@ -36,23 +42,16 @@ def console() -> Console:
     return Console(highlight=False, markup=False, emoji=False)
 
 
-def visible(text: str) -> str:
-    r"""A text without control characters: each stands as its escape. Line breaks and tabs stay.
-
-    >>> print(visible("red: \x1b[31m"))
-    red: \x1b[31m
-    """
-    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\r\n", "\n"))
-
-
 def one_line(text: str, longest: int | None = _LONGEST_LINE) -> str:
-    r"""A text on one line, its white space as single blanks, cut with an ellipsis.
+    r"""A text on one line, its white space as single blanks; a long one is cut, with its length told.
 
     >>> one_line("tea\n  and cake")
     'tea and cake'
+    >>> one_line("green tea", 5)
+    'green… 9 characters in all'
     """
-    line = visible(" ".join(text.split()))
-    return line if longest is None or len(line) <= longest else line[: longest - 1] + "…"
+    line = " ".join(text.split())
+    return visible(line) if longest is None else "".join(shortened(line, longest, len(text)))
 
 
 def instant(moment: datetime) -> str:
@@ -76,14 +75,14 @@ def source_line(source: Source) -> str:
         ("run", source.run_id),
         ("at", source.uri),
     )
-    return " · ".join([source.kind, *(f"{name} {visible(value)}" for name, value in named if value is not None)])
+    return " · ".join([source.kind, *(f"{name} {label(value)}" for name, value in named if value is not None)])
 
 
 def print_json(out: Console, data: Any) -> None:
     """Data as indented JSON, other scripts readable."""
     made = json.dumps(data, ensure_ascii=False, indent=2)
     # Escaped in a JSON string, these are still themselves for a program, and harmless to a terminal.
-    print_lines(out, [_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", made)])
+    print_lines(out, [_IN_JSON.sub(lambda found: json.dumps(found[0])[1:-1], made)])
 
 
 def print_lines(out: Console, lines: Iterable[str]) -> None:
@@ -94,7 +93,7 @@ def print_lines(out: Console, lines: Iterable[str]) -> None:
 
 def remark(out: Console, line: str) -> None:
     """A line about what was shown."""
-    out.print(Text(visible(line), "dim"), soft_wrap=True)
+    out.print(Text(label(line), "dim"), soft_wrap=True)
 
 
 # --- lists of records -------------------------------------------------------------------------------------------
@@ -124,10 +123,10 @@ def print_findings(out: Console, findings: Sequence[Finding]) -> None:
     """What a doctor found, each with where."""
     columns: list[Column] = [
         ("code", lambda row: row.code),
-        ("scope", lambda row: "" if row.scope is None else visible(row.scope.key)),
-        ("record", lambda row: visible(row.record_id or "")),
-        ("operation", lambda row: visible(row.operation_id or "")),
-        ("what", lambda row: visible(row.detail)),
+        ("scope", lambda row: "" if row.scope is None else label(row.scope.key)),
+        ("record", lambda row: label(row.record_id or "")),
+        ("operation", lambda row: label(row.operation_id or "")),
+        ("what", lambda row: label(row.detail)),
     ]
     if not out.is_terminal:
         print_lines(out, _plain(findings, columns))
@@ -153,8 +152,8 @@ def print_history(out: Console, records: Sequence[Record]) -> None:
     """The revisions of one record, oldest first, each with its whole text and its sources."""
     if not out.is_terminal:
         columns = _record_columns(lambda record: record, longest=None)[1:]
-        sources: Column = ("sources", lambda record: " + ".join(source_line(source) for source in record.sources))
-        print_lines(out, _plain(records, [*columns[:-1], sources, columns[-1]]))
+        cited: Column = ("sources", lambda record: " + ".join(source_line(source) for source in record.sources))
+        print_lines(out, _plain(records, [*columns[:-1], cited, columns[-1]]))
         return
     table = _empty_table()
     table.add_column("rev", justify="right")
@@ -162,14 +161,23 @@ def print_history(out: Console, records: Sequence[Record]) -> None:
     table.add_column("origin")
     table.add_column("recorded (UTC)", no_wrap=True)
     for record in records:
-        lines = [Text(visible(record.text)), *(Text(source_line(source), "dim") for source in record.sources)]
+        lines = [
+            _whole(record.text, _LONGEST_REVISION),
+            *(Text(source_line(source), "dim") for source in record.sources),
+        ]
         table.add_row(str(record.revision), Group(*lines), _state(record), instant(record.recorded_at))
     out.print(table)
 
 
+def _whole(text: str, longest: int, style: str = "") -> Text:
+    """A text with its line breaks; on a terminal only so much of it as can be looked at."""
+    shown, rest = shortened(text, longest)
+    return Text.assemble((shown, style), (f" {rest}; --json has all of it", "dim") if rest else "")
+
+
 def _record_columns(record_of: Callable[[Any], Record], longest: int | None = _LONGEST_LINE) -> list[Column]:
     return [
-        ("id", lambda row: visible(record_of(row).id)),
+        ("id", lambda row: label(record_of(row).id)),
         ("rev", lambda row: str(record_of(row).revision)),
         ("origin", lambda row: record_of(row).origin),
         ("status", lambda row: record_of(row).status),
@@ -197,7 +205,7 @@ def _print_rows(
     out: Console, rows: Sequence[Any], record_of: Callable[[Any], Record], more: Sequence[Column] = ()
 ) -> None:
     """On a terminal: a table where it is wide enough, else one row below the other."""
-    longest = max(cell_len(visible(record_of(row).id)) for row in rows)
+    longest = max(cell_len(label(record_of(row).id)) for row in rows)
     if out.width >= longest + _BESIDE_ID + 13 * len(more):
         out.print(_table(rows, record_of, more))
         return
@@ -211,7 +219,7 @@ def _print_rows(
         )
         out.print(Text(one_line(record.text)))
         out.print(Text(" · ".join(facts), ORIGIN_STYLES[record.origin]))
-        out.print(Text(visible(record.id), "dim"), "", sep="\n", soft_wrap=True)  # nothing but the terminal wraps an id
+        out.print(Text(label(record.id), "dim"), "", sep="\n", soft_wrap=True)  # nothing but the terminal wraps an id
 
 
 def _table(rows: Sequence[Any], record_of: Callable[[Any], Record], more: Sequence[Column]) -> Table:
@@ -225,8 +233,10 @@ def _table(rows: Sequence[Any], record_of: Callable[[Any], Record], more: Sequen
     table.add_column("recorded (UTC)", no_wrap=True)
     for row in rows:
         record = record_of(row)
-        text = Group(Text(one_line(record.text)), Text(visible(record.id), "dim"))
-        cells: list[RenderableType] = [text, str(record.revision), _state(record), *(show(row) for _, show in more)]
+        text = Group(Text(one_line(record.text)), Text(label(record.id), "dim"))
+        # A number that follows letters written from right to left would be drawn on their other side.
+        number = (_LEFT_TO_RIGHT if is_right_to_left(record.text) else "") + str(record.revision)
+        cells: list[RenderableType] = [text, number, _state(record), *(show(row) for _, show in more)]
         table.add_row(*cells, instant(record.recorded_at))
     return table
 
@@ -256,8 +266,9 @@ def print_record(out: Console, record: Record, *, expired: bool) -> None:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in facts:
-        grid.add_row(name, Text(value, ORIGIN_STYLES.get(value, "")))
-    out.print(Padding(Text(visible(record.text), "bold"), (1, 0, 1, 0)))
+        shown = _whole(value, _LONGEST_REVISION) if name == "metadata" else Text(value, ORIGIN_STYLES.get(value, ""))
+        grid.add_row(name, shown)
+    out.print(Padding(_whole(record.text, _LONGEST_SHOWN, "bold"), (1, 0, 1, 0)))
     out.print(grid)
 
 
@@ -266,12 +277,12 @@ def _facts(record: Record, *, expired: bool) -> list[tuple[str, str]]:
     optional = [
         ("expires", "" if until is None else f"{instant(until)} UTC{', expired' if expired else ''}"),
         ("importance", "" if record.importance is None else f"{record.importance:g}"),
-        ("metadata", visible(json.dumps(record.metadata, ensure_ascii=False)) if record.metadata else ""),
+        ("metadata", label(json.dumps(record.metadata, ensure_ascii=False)) if record.metadata else ""),
     ]
-    links = [("link", f"{visible(link.relation)} {visible(link.record_id)}") for link in record.links]
+    links = [("link", f"{label(link.relation)} {label(link.record_id)}") for link in record.links]
     sources = [("source", f"{source_line(source)} · {source.digest}") for source in record.sources]
     return [
-        ("id", visible(record.id)),
+        ("id", label(record.id)),
         ("revision", str(record.revision)),
         ("origin", record.origin),
         ("status", record.status),
@@ -281,5 +292,5 @@ def _facts(record: Record, *, expired: bool) -> list[tuple[str, str]]:
         *((name, value) for name, value in optional if value),
         *links,
         *sources,
-        ("operation", visible(record.operation_id)),
+        ("operation", label(record.operation_id)),
     ]

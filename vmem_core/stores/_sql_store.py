@@ -19,7 +19,7 @@ from vmem_core.imports import Import
 from vmem_core.operations import Operation
 from vmem_core.plan import Kept, Outcome, Survey
 from vmem_core.records import Record, Scope, check_scope
-from vmem_core.results import Finding, Generation, Receipt
+from vmem_core.results import Finding, Findings, Generation, Receipt
 from vmem_core.store import Found, Listing, Progress, Search
 from vmem_core.stores import _forks
 from vmem_core.stores._calls import awaited
@@ -243,8 +243,7 @@ class SqlStore(Upkeep):
             StoreUnavailableError: If the store cannot be read.
             SchemaVersionError: If a newer library wrote it.
         """
-        found: list[Finding] = await awaited(self._opened().diagnose(progress))
-        return found
+        return Findings(await awaited(self._opened().diagnose(progress)))
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:
         """The current revision, unless expired, forgotten, foreign or unknown."""

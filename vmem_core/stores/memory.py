@@ -29,7 +29,7 @@ from vmem_core.plan import (
     Write,
 )
 from vmem_core.records import Record, Scope, check_scope
-from vmem_core.results import Finding, Generation, Receipt
+from vmem_core.results import Finding, Findings, Generation, Receipt
 from vmem_core.store import ENGLISH, Found, Listing, Progress, Search, check_language
 from vmem_core.stores._memory_generations import GenerationRows, MemoryGenerations
 from vmem_core.stores._memory_rows import ERASED, MemoryRow, RevisionRow, ScopeRow, expired, head_of, known_of, listed
@@ -340,7 +340,7 @@ class InMemoryStore(MemoryUpkeep):
         with self._lock:
             self._check_open()
             facts = MemoryFacts(self._scopes, self._rows, self._generations.kept, self._language, progress)
-            return list(diagnose(facts))
+            return Findings(diagnose(facts))
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:
         """The current revision, unless expired, forgotten, foreign or unknown."""
