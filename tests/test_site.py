@@ -65,7 +65,8 @@ def headings(path: Path) -> list[str]:
 def test_every_exported_name_is_in_the_api_pages_once(package: str) -> None:
     page = (DOCS / "api" / f"{PACKAGES[package]}.md").read_text(encoding="utf-8")
     shown = re.findall(rf"^::: {package}\.(\w+)$", page, re.MULTILINE)
-    assert sorted(shown) == sorted(importlib.import_module(package).__all__)
+    exported = importlib.import_module(package).__all__
+    assert sorted(shown) == sorted(exported), f"each name has its ::: line in docs/api/{PACKAGES[package]}.md"
 
 
 @pytest.mark.parametrize("page", ["errors.md", "command_line.md"])
@@ -98,7 +99,8 @@ def test_each_command_and_option_of_vmem_is_on_the_page() -> None:
 
 def test_every_page_is_in_the_navigation_once_and_has_one_title() -> None:
     site = tomllib.loads((DOCS / "zensical.toml").read_text(encoding="utf-8"))["project"]
-    assert sorted(named(site["nav"])) == sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
+    pages = sorted(page.relative_to(DOCS).as_posix() for page in PAGES)
+    assert sorted(named(site["nav"])) == pages, "a page stands in nav of docs/zensical.toml, or there is no such page"
     assert not [page.name for page in PAGES if len(re.findall(r"^# ", prose(page), re.MULTILINE)) != 1]
 
 
