@@ -355,3 +355,27 @@ async def test_ids_of_scopes_count_scopes_and_not_writes(store: PostgresStore, u
     with psycopg.connect(uri) as connection:
         rows = connection.execute(f'select scope_id from "{schema}".vmem_scopes order by scope_id')  # type: ignore[arg-type]
         assert rows.fetchall() == [(1,), (2,)]
+
+
+async def test_a_server_that_takes_no_writes_says_where_to_write(store: PostgresStore, uri: str, schema: str) -> None:
+    await MemorySession(store, ADA).remember("tea")
+    read_only = PostgresStore(uri + "&options=-c%20default_transaction_read_only%3Don", schema=schema)
+    memory = MemorySession(read_only, ADA)
+    assert [hit.record.text for hit in await memory.recall("tea")] == ["tea"]
+    with pytest.raises(StoreUnavailableError, match="primary") as caught:
+        await memory.remember("rain")
+    assert not caught.value.retryable
+    await read_only.close()
+
+
+async def test_a_refusal_in_mid_transaction_leaves_no_text_in_the_drivers_log(
+    store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = MemorySession(store, ADA)
+    record = (await memory.remember("tea")).records[0]
+    await asyncio.gather(
+        *(memory.revise(record.id, text="SENTINEL", expected_revision=1) for _ in range(10)),
+        *(memory.remember("SENTINEL", id="one") for _ in range(10)),
+        return_exceptions=True,
+    )
+    assert "SENTINEL" not in caplog.text

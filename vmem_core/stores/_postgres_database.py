@@ -26,7 +26,7 @@ from vmem_core.stores._postgres_sql import (
     translate,
 )
 
-WRITE: Final = "begin isolation level read committed, read write"
+WRITE: Final = "begin isolation level read committed"  # a role that is set to read only stays so
 READ: Final = "begin isolation level repeatable read, read only"
 
 

@@ -83,6 +83,11 @@ def meaning_of(error: BaseException) -> BaseException:
             "the role may not do this; grant it create and usage on the schema, or rights on the vmem_* tables",
             retryable=False,
         )
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction | psycopg.errors.FeatureNotSupported):
+        return StoreUnavailableError(
+            "the server takes no writes (a standby, or one that was set read-only); write through its primary",
+            retryable=False,
+        )
     if isinstance(error, _TAKEN):
         return not_ours()
     if isinstance(error, AGAIN):
