@@ -191,7 +191,7 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], path: str) -> No
 
 
 def test_a_limit_that_cannot_be_says_where_the_bound_lies() -> None:
-    with pytest.raises(InvalidRequestError, match="^max_tokens: must be 0 or more$"):
+    with pytest.raises(InvalidRequestError, match=r"^max_tokens: must be 0 or more$"):
         UsageLedger(max_tokens=-1)
 
 
