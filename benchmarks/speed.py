@@ -226,7 +226,9 @@ class LangGraph:
 
     def __init__(self, path: Path, work: Workload) -> None:
         async def embed(texts: Sequence[str]) -> list[list[float]]:
-            return work.vectors(texts).tolist()  # type: ignore[no-any-return]
+            # It embeds the whole value as JSON, whatever fields are named.
+            plain = [json.loads(text)["text"] if text.startswith("{") else text for text in texts]
+            return work.vectors(plain).tolist()  # type: ignore[no-any-return]
 
         self._path, self._index = str(path), {"dims": DIMS, "embed": embed, "fields": ["text"]}
         self._opening: Any = None
