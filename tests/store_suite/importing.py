@@ -156,8 +156,11 @@ async def test_an_imported_record_that_was_forgotten_never_comes_back(store: Sto
 async def test_of_records_with_one_id_the_first_is_imported_and_a_dry_run_says_so_too(
     store: Store, ada: MemorySession, batch_size: int
 ) -> None:
-    source = [legacy("a", "one"), legacy("b"), legacy("a", "one"), legacy("a", "two"), legacy("a", scope=BOB)]
-    expected = ImportResult(5, 2, 3, {"already_imported": 1, "changed": 1, "taken": 1})
+    source = [
+        legacy("a", "one"), legacy("b"), legacy("a", "one"), legacy("a", "two"), legacy("a", scope=BOB),
+        legacy("a", "two", expires_at=OLD), legacy("a", "one", invalid_at=OLD), legacy("a", scope=BOB, expires_at=OLD),
+    ]  # fmt: skip
+    expected = ImportResult(8, 2, 6, {"already_imported": 1, "changed": 3, "taken": 2})
     assert await import_legacy(source, store, batch_size=batch_size, dry_run=True) == expected
     assert await ada.scope_revision() == 0
     assert list(await store.scopes()) == []
