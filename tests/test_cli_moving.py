@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import stat
 import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 from test_cli import ADA, Ran, Run, fill, lines, vmem  # noqa: F401 - a fixture
 from test_import_deuz import make_sqlite, make_vault, row
 
-from vmem_core import SqliteStore
+from vmem_core import Scope, SqliteStore
 from vmem_core.cli import moving
 
 DATA = Path(__file__).parent / "data"
@@ -169,6 +171,67 @@ def test_a_file_that_was_cut_is_refused_also_by_a_dry_run(vmem: Run, tea: None, 
         ran = vmem("import", "ada.jsonl", "--store", "copy.db", *options)
         assert (ran.code, ran.out) == (1, "")
         assert ran.err.startswith("vmem: lines[")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--scope", "user_id=bob"), "is of scope user_id=ada, which does not agree with --scope user_id=bob"),
+        (("--scope", "user_id=ada,chat_id=c"), "does not agree with --scope user_id=ada,chat_id=c"),
+        (("--origin", "inferred"), "--origin is not for an export"), (("--prefix", "x"), "--prefix is not for"),
+        (("--text", "text"), "--text is not for an export"), (("--id", "id"), "--id is not for an export"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--from", "export")])
+def test_what_an_export_cannot_be_asked_for_is_refused_before_a_store_is_made(
+    vmem: Run, tea: None, options: tuple[str, ...], words: str, more: tuple[str, ...]
+) -> None:
+    vmem("export", "-o", "ada.jsonl")
+    ran = vmem("import", "ada.jsonl", "--store", "copy.db", *options, *more)
+    assert (ran.code, ran.out) == (2, "")
+    assert words in ran.err
+    assert not Path("copy.db").exists()
+
+
+def test_an_export_whose_scope_agrees_with_the_one_asked_for_goes_in(vmem: Run, tmp_path: Path) -> None:
+    session = fill(tmp_path / "vmem.db", Scope(user_id="ada", chat_id="c"))
+    session.sync.remember("tea")
+    session.store.sync.close()
+    vmem("export", "-o", "ada.jsonl")
+    ran = vmem("import", "ada.jsonl", "--store", "copy.db", "--scope", "user_id=ada")
+    assert (ran.code, ran.out) == (0, "1 read, 1 imported, 0 skipped\n")
+
+
+def test_an_export_before_which_a_program_put_a_mark_is_read_all_the_same(vmem: Run, tea: None) -> None:
+    printed = vmem("export").out
+    Path("ada.jsonl").write_text(printed, encoding="utf-8-sig", newline="\r\n")
+    for options in (("--dry-run",), ()):
+        assert vmem("import", "ada.jsonl", "--store", "copy.db", *options).code == 0
+    assert vmem("export", "--store", "copy.db").out == printed
+
+
+def test_an_export_may_come_through_a_pipe(vmem: Run, tea: None) -> None:
+    printed = vmem("export").out
+    os.mkfifo("pipe")
+    writing = threading.Thread(target=Path("pipe").write_text, args=(printed,), daemon=True)
+    writing.start()
+    ran = vmem("import", "pipe", "--from", "export", "--store", "copy.db", "--scope", "user_id=ada")
+    assert (ran.code, lines(ran.out)) == (0, ["2 read, 2 imported, 0 skipped"])
+    writing.join()
+    assert vmem("export", "--store", "copy.db").out == printed
+
+
+@pytest.mark.parametrize("options", [(), ("-o", "typo.jsonl"), ("-o", "there.jsonl", "--force")])
+def test_a_scope_that_was_never_written_is_not_exported(vmem: Run, tea: None, options: tuple[str, ...]) -> None:
+    Path("there.jsonl").write_text("kept")
+    ran = vmem("export", "--scope", "user_id=typo", *options)
+    assert (ran.code, ran.out) == (1, "")
+    assert lines(ran.err) == [
+        "vmem: the store holds nothing of scope user_id=typo; nothing was exported; leave out --scope to choose among "
+        "those there are"
+    ]
+    assert sorted(one.name for one in Path().glob("*.jsonl*")) == ["there.jsonl"]
+    assert Path("there.jsonl").read_text() == "kept"
 
 
 def test_export_writes_over_nothing_unless_it_is_told_to(vmem: Run, tea: None) -> None:

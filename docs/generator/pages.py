@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from vmem_core import errors
@@ -108,6 +109,8 @@ def command_entries() -> Iterator[str]:
 def _parameters(function: Callable[..., Any]) -> Iterator[Parameter]:
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
+        if hints[name] is typer.Context:
+            continue  # no word on the command line
         kind, info = get_args(hints[name])
         yield Parameter(name, kind, info, None if parameter.default is inspect.Parameter.empty else parameter.default)
 

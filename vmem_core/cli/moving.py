@@ -7,6 +7,7 @@ only where that is a terminal. Does not own what an import or a prune does.
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 import os
 import re
@@ -39,8 +40,10 @@ from vmem_core import (
 from vmem_core.cli import opening, output
 from vmem_core.cli.commands import DEFAULT_STORE, JsonOption, ScopeOption, StoreOption, app
 from vmem_core.cli.opening import Stop
+from vmem_core.legacy.records import agrees
 from vmem_core.portable import FORMAT, Reader
 
+_NOT_FOR_EXPORTS: Final = {"origin": "--origin", "prefix": "--prefix", "text": "--text", "record_id": "--id"}
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 _AGE: Final = re.compile(r"(\d{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -83,6 +86,7 @@ class Origins(enum.StrEnum):
 
 @app.command("import")
 def import_(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, or the address of a database.")],
     store: StoreOption = DEFAULT_STORE,
     system: Annotated[
@@ -100,29 +104,29 @@ def import_(
 ) -> None:
     """Take over memories of another system, or a scope that `vmem export` wrote.
 
-    Run again on another system's memories, it imports nothing twice. An exported scope goes only into a store that has
-    none of it.
+    Run again on another system's memories, it imports nothing twice. An exported scope goes in whole and as it was, and
+    only into a store that has none of it.
     """
     found = system or _recognise(source)
     asked = opening.parse_scope(scope or ())
     if not (dry_run and not os.path.exists(store)) and not _is_same(source, store):
         opening.refuse_other_files(store)
-    with _target(store, dry_run) as opened:
-        if found is System.EXPORT:
-            result = _import_export(source, opened, dry_run)
-        else:
-            with _progress("importing") as tell:
-                result = run_sync(
-                    import_legacy(
-                        _reader(found, source, text, record_id),
-                        opened,
-                        scope=asked,
-                        operation_prefix=prefix,
-                        origin=origin.value,
-                        dry_run=dry_run,
-                        progress=tell,
-                    )
+    if found is System.EXPORT:
+        with _export_lines(source, asked, context) as given, _target(store, dry_run) as opened:
+            result = _import_export(given, opened, dry_run)
+    else:
+        with _target(store, dry_run) as opened, _progress("importing") as tell:
+            result = run_sync(
+                import_legacy(
+                    _reader(found, source, text, record_id),
+                    opened,
+                    scope=asked,
+                    operation_prefix=prefix,
+                    origin=origin.value,
+                    dry_run=dry_run,
+                    progress=tell,
                 )
+            )
     _print_result(result, found, dry_run, as_json)
 
 
@@ -172,12 +176,38 @@ def _reader(system: System, source: str, text: str, record_id: str) -> AsyncIter
     return readers[system]()
 
 
-def _import_export(source: str, store: Any, dry_run: bool) -> ImportResult:
-    with open(source, encoding="utf-8", errors="surrogateescape") as file, _progress("importing") as tell:
+@contextmanager
+def _export_lines(source: str, asked: Scope | None, context: typer.Context) -> Iterator[Iterator[str]]:
+    """The lines of an export, once nothing was asked for that it cannot be asked for."""
+    for name, option in _NOT_FOR_EXPORTS.items():
+        given = context.get_parameter_source(name)
+        if given is not None and given.name == "COMMANDLINE":
+            raise Stop(f"{option} is not for an export, which goes in as it was: leave it out", 2)
+    # Some programs put a mark before the first byte. What is no UTF-8 fails the digest, and no decoder.
+    with open(source, encoding="utf-8-sig", errors="surrogateescape") as file:
+        first = next((line for line in file if line.strip()), "")
+        _check_scope(first, asked)
+        yield itertools.chain([first], file)  # opened once: it may be a pipe
+
+
+def _check_scope(first: str, asked: Scope | None) -> None:
+    reader = Reader()
+    if first:
+        reader.read(first)
+    if asked is not None and reader.header is not None and not agrees(reader.header.scope, asked):
+        raise Stop(
+            f"the export is of scope {opening.spell_scope(reader.header.scope)}, which does not agree with --scope "
+            f"{opening.spell_scope(asked)}; leave it out to import the export all the same",
+            2,
+        )
+
+
+def _import_export(lines: Iterator[str], store: Any, dry_run: bool) -> ImportResult:
+    with _progress("importing") as tell:
         if not dry_run:
-            return run_sync(import_jsonl(store, _counted(file, tell)))
+            return run_sync(import_jsonl(store, _counted(lines, tell)))
         reader = Reader()
-        for line in _counted(file, tell):
+        for line in _counted(lines, tell):
             if line.strip():
                 reader.read(line)
     header = reader.finish()
@@ -230,6 +260,11 @@ def export(
         raise Stop(f"{output.visible(file)} is there already; add --force to write over it")
     with opening.opened(store) as opened, _progress("exporting") as tell:
         chosen = opening.choose_scope(opened, scope or ())
+        if not opened.sync.scope_revision(chosen):
+            raise Stop(
+                f"the store holds nothing of scope {opening.spell_scope(chosen)}; nothing was exported; leave out "
+                "--scope to choose among those there are"
+            )
         if file is None:
             stream = typer.get_text_stream("stdout", encoding="utf-8")
             run_sync(_write(opened, chosen, stream, tell))
