@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,6 +26,8 @@ from vmem_core.values import check_integer, from_micros
 FORMAT: Final = "vmem-export"
 VERSION: Final = 1
 _SALT_BYTES: Final = 16
+_FIRST: Final = 1
+_COMPLETE: Final = 0
 _ORDER: Final = ("record", "revision", "receipt", "message", "end")
 
 
@@ -211,6 +214,8 @@ class Reader:
     _stage: int = 0
     _ended: bool = False
     _counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ORDER[:4], 0))
+    # Of each record the revision that must come next, 8 bytes; _COMPLETE: none may.
+    _next: array[int] = field(default_factory=lambda: array("q"))
 
     def read(self, line: str) -> Part | None:
         """The part that a line holds; None for the first and the last one.
@@ -233,11 +238,21 @@ class Reader:
             return None
         try:
             part: Part = _PART_READERS[kind](data, self.header)
-        except (InvalidRequestError, KeyError, TypeError, ValueError):
+            self._follow(part)
+        except (InvalidRequestError, LookupError, TypeError, ValueError):
             raise _refuse(self._lines, f"holds a {kind} that is not as it was written") from None
         self._counts[kind] += 1
         self._seen(line)
         return part
+
+    def _follow(self, part: Part) -> None:
+        """Refuse a revision that is not the next one of its record, which is kept by where it stands."""
+        if isinstance(part, RecordPart):
+            self._next.append(_FIRST if part.forgotten_at is None else _COMPLETE)
+        elif isinstance(part, RevisionPart):
+            if part.revision != self._next[part.place]:
+                raise ValueError
+            self._next[part.place] = _COMPLETE if part.current else part.revision + 1
 
     def finish(self) -> Header:
         """The header, once the last line was read.
@@ -283,6 +298,8 @@ class Reader:
         counted = {kind: getattr(header, f"{kind}s") for kind in self._counts}
         if (data["end"], data.get("sha256"), counted) != (self._lines, self._digest.hexdigest(), self._counts):
             raise _refuse(self._lines, "does not fit the lines before it: the export was changed or is incomplete")
+        if any(revision != _COMPLETE for revision in self._next):
+            raise _refuse(self._lines, "comes before a record's current revision")
         self._ended = True
 
 

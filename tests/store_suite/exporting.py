@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +29,7 @@ from vmem_core import (
     import_jsonl,
     text_digest,
 )
+from vmem_core.portable import Header, MessagePart, Part, Reader, ReceiptPart, RecordPart, RevisionPart, Writer
 
 TEA = Source("user", text_digest("tea"), message_id="m1", chat_id="c1")
 
@@ -208,6 +211,126 @@ async def test_of_an_export_that_is_not_whole_nothing_is_written(
     assert error.path.startswith("lines[")
     assert list(await store.scopes()) == []
     assert (await open_memory(store).remember("free", id="tea")).receipt.scope_revision == 1
+
+
+def revised(*numbers: int, current: Sequence[int] = (-1,), place: int = 0) -> Callable[[list[Part]], list[Part]]:
+    """The revisions of a record have these numbers instead; those at the places in ``current`` are said to be so."""
+
+    def change(parts: list[Part]) -> list[Part]:
+        first = next(part for part in parts if isinstance(part, RevisionPart) and part.record is not None)
+        assert first.record is not None
+        chosen = [range(len(numbers))[one] for one in current]
+        made: list[Part] = [
+            replace(
+                first, place=place, revision=number, current=at in chosen, record=replace(first.record, revision=number)
+            )
+            for at, number in enumerate(numbers)
+        ]
+        kept = [part for part in parts if not isinstance(part, RevisionPart) or part.place]
+        after = sum(isinstance(part, RecordPart) for part in parts)
+        return [*kept[:after], *made, *kept[after:]]
+
+    return change
+
+
+def made_of(header: Header, parts: Sequence[Part]) -> list[str]:
+    """An export that somebody else has put together: counts and digest fit."""
+    kinds = Counter(type(part) for part in parts)
+    counts = {"revisions": kinds[RevisionPart], "receipts": kinds[ReceiptPart], "messages": kinds[MessagePart]}
+    writer = Writer()
+    return [
+        writer.header(replace(header, records=kinds[RecordPart], **counts)),
+        *(writer.part(part) for part in parts),
+        writer.end(),
+    ]
+
+
+def read(exported: Sequence[str]) -> tuple[Header, list[Part]]:
+    reader = Reader()
+    parts = [part for part in map(reader.read, exported) if part is not None]
+    return reader.finish(), parts
+
+
+HOLED: dict[str, Callable[[list[Part]], list[Part]]] = {
+    "a hole": revised(1, 3),
+    "no first one": revised(2, 3),
+    "one twice": revised(1, 1),
+    "backwards": revised(2, 1),
+    "none": revised(current=()),
+    "none that is current": revised(1, 2, current=()),
+    "two that are current": revised(1, 2, current=(0, 1)),
+    "one after the current": revised(1, 2, current=(0,)),
+    "of a forgotten record": revised(1, place=2),
+    "of a record that is not there": lambda parts: [parts[0], *parts[2:]],
+}
+
+
+@pytest.mark.parametrize("spoil", HOLED.values(), ids=HOLED.keys())
+async def test_an_export_whose_revisions_do_not_follow_each_other_to_the_current_one_is_refused_whole(
+    store: Store, clock: Clock, spoil: Callable[[list[Part]], list[Part]]
+) -> None:
+    origin = InMemoryStore(clock=clock)
+    memory = open_memory(origin)
+    await memory.remember_many([Draft("Ada likes tea", "tea"), Draft("Ada likes cake", "cake"), Draft("x", "gone")])
+    await memory.revise("tea", text="Ada likes coffee")
+    await memory.forget("gone")
+    header, parts = read(await lines(origin))
+    assert made_of(header, parts) == await lines(origin)
+    error = await refusal(import_jsonl(store, made_of(header, spoil(parts))))
+    assert isinstance(error, InvalidRequestError)
+    assert error.path.startswith("lines[")
+    assert "Ada likes" not in str(error)
+    assert list(await store.scopes()) == []
+    whole = made_of(header, revised(1, 2, 3)(parts))
+    assert (await import_jsonl(store, whole)).imported == 3
+    assert [record.revision for record in await open_memory(store).history("tea")] == [1, 2, 3]
+
+
+async def pruned(store: Store, clock: Clock) -> list[str]:
+    """An export of three records of three or four revisions, whose first ones are no longer kept."""
+    memory = open_memory(store)
+    for name in ("over", "back", "alive"):
+        await memory.remember(f"{name} one", id=name)
+        await memory.revise(name, text=f"{name} two")
+    await memory.retract("over")
+    await memory.retract("back")
+    clock.step(minutes=1)
+    assert await store.prune_history(clock.now) == 4
+    await memory.revise("back")
+    await store.scrub()
+    return await lines(store)
+
+
+async def test_a_prune_takes_no_revision_out_of_an_export_and_what_it_left_comes_back_as_it_was(
+    store: Store, ada: MemorySession, clock: Clock
+) -> None:
+    exported = await pruned(store, clock)
+    _, parts = read(exported)
+    kept = [(part.place, part.revision, part.record is not None) for part in parts if isinstance(part, RevisionPart)]
+    assert sorted(kept) == [
+        (0, 1, False), (0, 2, False), (0, 3, True), (1, 1, False), (1, 2, False), (1, 3, True), (1, 4, True),
+        (2, 1, True), (2, 2, True),
+    ]  # fmt: skip
+    copy = InMemoryStore(clock=clock)
+    await import_jsonl(copy, exported)
+    assert await lines(copy) == exported
+    names = ("over", "back", "alive")
+    assert await everything(open_memory(copy), *names) == await everything(ada, *names)
+
+
+async def test_an_export_of_a_pruned_scope_goes_into_any_store(store: Store, clock: Clock) -> None:
+    origin = InMemoryStore(clock=clock)
+    exported = await pruned(origin, clock)
+    await import_jsonl(store, exported)
+    assert await lines(store) == exported
+    clock.step(minutes=1)
+    assert await store.prune_history(clock.now) == await origin.prune_history(clock.now) == 0
+    memory = open_memory(store)
+    assert [record.revision for record in await memory.history("back")] == [3, 4]
+    await memory.retract("back")
+    clock.step(minutes=1)
+    assert await store.prune_history(clock.now) == 2
+    assert [record.revision for record in await memory.history("back")] == [5]
 
 
 async def test_a_newer_version_of_the_format_is_refused_by_its_number(store: Store) -> None:
