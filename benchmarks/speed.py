@@ -42,6 +42,19 @@ MODULES: Final = (
     "aiosqlite", "bm25s", "langchain_core", "langgraph", "llama_index", "numpy", "opentelemetry", "psycopg", "pydantic",
     "sqlite3", "Stemmer", "tenacity", "wordllama",
 )  # fmt: skip
+WRITER: Final = """
+import asyncio, itertools, sys, time
+from vmem_core import MemorySession, Scope, SqliteStore
+
+async def write():
+    memory = MemorySession(SqliteStore(sys.argv[1]), Scope(user_id="ada"))
+    begin = time.perf_counter()
+    for number in itertools.count():
+        await memory.remember(f"written meanwhile {number}")
+        await asyncio.sleep(max(0.0, begin + number / 500 - time.perf_counter()))
+
+asyncio.run(write())
+"""
 IMPORT: Final = f"""
 import sys, time
 begin = time.perf_counter()
@@ -92,9 +105,24 @@ class System(Protocol):
     async def recall(self, query: str) -> int:
         """Find the best 5; returns how many there were."""
 
+    async def fill(self, texts: Sequence[str]) -> None:
+        """Write many records, untimed."""
+
+    async def close(self) -> None:
+        """Let go of the file."""
+
 
 class Library:
     """This library, as a host calls it."""
+
+    async def fill(self, texts: Sequence[str]) -> None:
+        """Write many records, untimed."""
+        for start in range(0, len(texts), MOST_DRAFTS):
+            await self.session.remember_many([Draft(text) for text in texts[start : start + MOST_DRAFTS]])
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self.store.close()
 
     def __init__(self, path: Path, work: Workload) -> None:
         self.store = SqliteStore(path)
@@ -141,6 +169,20 @@ class Floor:
         run, number, record, operation = self._connection.execute, self._count + 1, new_id(), new_id()
         vector = self._work.vectors([text]).tobytes()
         run("begin immediate")
+        self._insert(number, record, operation, text, vector)
+        run("commit")
+        self._count = number
+
+    async def fill(self, texts: Sequence[str]) -> None:
+        """Write many records in one transaction, untimed."""
+        self._connection.execute("begin immediate")
+        for number, text in enumerate(texts, self._count + 1):
+            self._insert(number, new_id(), new_id(), text, self._work.vectors([text]).tobytes())
+        self._connection.execute("commit")
+        self._count += len(texts)
+
+    def _insert(self, number: int, record: str, operation: str, text: str, vector: bytes) -> None:
+        run = self._connection.execute
         (revision,) = run("select revision from scopes where scope = 1").fetchone()
         run("select body from receipts where scope = 1 and operation = ?", (operation,)).fetchone()
         run("insert into records values(?, ?, 1, 1)", (number, record))
@@ -149,8 +191,6 @@ class Floor:
         run("insert into words(rowid, body) values(?, ?)", (number, text))
         run("insert into receipts values(1, ?, ?, ?)", (operation, new_salt() * 2, f'["{record}",1]'))
         run("update scopes set revision = ? where scope = 1", (revision + 1,))
-        run("commit")
-        self._count = number
 
     async def recall(self, query: str) -> int:
         """Find the best 5."""
@@ -176,9 +216,54 @@ class Floor:
         statement = "select rowid from words where words match ? order by rank limit ?"
         return [number for (number,) in self._connection.execute(statement, (words, LIST_DEPTH))]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the file."""
         self._connection.close()
+
+
+class LangGraph:
+    """LangGraph's ``AsyncSqliteStore`` with sqlite-vec, on a Python whose ``sqlite3`` may load extensions."""
+
+    def __init__(self, path: Path, work: Workload) -> None:
+        async def embed(texts: Sequence[str]) -> list[list[float]]:
+            # It embeds the whole value as JSON, whatever fields are named.
+            plain = [json.loads(text)["text"] if text.startswith("{") else text for text in texts]
+            return work.vectors(plain).tolist()  # type: ignore[no-any-return]
+
+        self._path, self._index = str(path), {"dims": DIMS, "embed": embed, "fields": ["text"]}
+        self._opening: Any = None
+        self._store: Any = None
+        self._count = 0
+
+    async def fill(self, texts: Sequence[str]) -> None:
+        """Write many records, untimed."""
+        from langgraph.store.base import PutOp
+
+        if self._store is None:
+            from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+            self._opening = AsyncSqliteStore.from_conn_string(self._path, index=self._index)
+            self._store = await self._opening.__aenter__()
+            await self._store.setup()
+        for start in range(0, len(texts), 500):
+            part = texts[start : start + 500]
+            await self._store.abatch([PutOp(("ada",), self._key(), {"text": text}) for text in part])
+
+    def _key(self) -> str:
+        self._count += 1
+        return str(self._count)
+
+    async def remember(self, text: str) -> None:
+        """Put one item."""
+        await self._store.aput(("ada",), self._key(), {"text": text})
+
+    async def recall(self, query: str) -> int:
+        """Search the best 5."""
+        return len(await self._store.asearch(("ada",), query=query, limit=TOP_K))
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self._opening.__aexit__(None, None, None)
 
 
 # --- timing -----------------------------------------------------------------------------------------------------------
@@ -211,20 +296,27 @@ def spread(times: Sequence[float]) -> dict[str, float]:
     return {"p50": statistics.median(ordered), "p95": ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]}
 
 
-async def beside_floor(folder: Path, work: Workload, sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Single writes up to each size, and recalls there, of both systems."""
-    library, floor, rows, written = Library(folder / "vmem.db", work), Floor(folder / "floor.db", work), [], 0
-    systems: dict[str, System] = {"vmem": library, "floor": floor}
+async def beside_floor(
+    folder: Path, work: Workload, sizes: Sequence[int], calls: int, *, peer: bool = False
+) -> list[dict[str, Any]]:
+    """Single writes up to each size, the last ``calls`` of them timed, and recalls there, of every system."""
+    systems: dict[str, System] = {"vmem": Library(folder / "vmem.db", work), "floor": Floor(folder / "floor.db", work)}
+    if peer:
+        systems = {"vmem": systems["vmem"], "langgraph": LangGraph(folder / "peer.db", work), "floor": systems["floor"]}
+    rows, written = [], 0
     for size in sizes:
-        writes = await in_turns({n: s.remember for n, s in systems.items()}, work.texts[written:size])
+        begin = max(written, size - calls)
+        for system in systems.values():
+            await system.fill(work.texts[written:begin])
+        writes = await in_turns({n: s.remember for n, s in systems.items()}, work.texts[begin:size])
         for system in systems.values():
             if await system.recall(work.queries[0]) != min(TOP_K, size):  # makes the index and the matrix
                 raise RuntimeError("a recall found too few records: what is timed here is not a recall")
         reads = await in_turns({n: s.recall for n, s in systems.items()}, work.queries)
         rows += [{"records": size, "call": "remember", **writes}, {"records": size, "call": "recall", **reads}]
         written = size
-    await library.store.close()
-    floor.close()
+    for system in systems.values():
+        await system.close()
     return rows
 
 
@@ -241,6 +333,7 @@ def alone(folder: Path, work: Workload, records: int, calls: int) -> dict[str, A
         "recall_after_a_write_ms": refresh,
         "remember_async_ms": asyncio.run(_async_writes(folder, work, take(texts, calls))),
         "remember_sync_ms": _sync_writes(folder, work, take(texts, calls)),
+        "recall_while_written_ms": asyncio.run(_while_written(folder, work)),
         "tasks": TASKS,
         "writes_a_second_by_tasks": asyncio.run(_tasks(folder, work, take(texts, calls))),
         "many": _many(folder, work, work.texts[: min(records, MOST_DRAFTS)]),
@@ -267,6 +360,24 @@ async def _first_and_refresh(folder: Path, work: Workload, texts: list[str]) -> 
             await library.remember(text)
             after += await timed(library.recall, [query])
     return first, spread(after)
+
+
+async def _while_written(folder: Path, work: Workload) -> dict[str, Any]:
+    """Recalls while another process commits 500 times a second, and before that."""
+    library = Library(folder / "vmem.db", work)
+    async with library.store:
+        await timed(library.recall, work.queries[:5])
+        quiet = spread(await timed(library.recall, work.queries))
+        before = await library.session.scope_revision()
+        writer = await asyncio.create_subprocess_exec(sys.executable, "-c", WRITER, str(folder / "vmem.db"))
+        while await library.session.scope_revision() == before:  # noqa: ASYNC110 - another process does not tell
+            await asyncio.sleep(0.01)
+        begin, before = time.perf_counter(), await library.session.scope_revision()
+        busy = spread(await timed(library.recall, work.queries))
+        rate = (await library.session.scope_revision() - before) / (time.perf_counter() - begin)
+        writer.kill()
+        await writer.wait()
+    return {"quiet": quiet, "busy": busy, "commits_a_second": rate}
 
 
 async def _async_writes(folder: Path, work: Workload, texts: list[str]) -> dict[str, float]:
@@ -318,16 +429,17 @@ def imports(runs: int) -> dict[str, Any]:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def measure(sizes: Sequence[int], queries: int, folder: Path) -> dict[str, Any]:
+def measure(sizes: Sequence[int], queries: int, folder: Path, *, peer: bool = False) -> dict[str, Any]:
     """Everything, as plain data.
 
     Args:
         sizes: Records in the one scope at which to measure, ascending.
         queries: Recalls at each size, and calls of each other kind.
         folder: An empty folder; its disk is what durable writes wait for.
+        peer: Whether LangGraph's store is timed too.
     """
     work = Workload(sizes[-1] + 4 * queries, queries)
-    beside = asyncio.run(beside_floor(folder, work, sizes))
+    beside = asyncio.run(beside_floor(folder, work, sizes, max(queries, 1_000), peer=peer))
     return {"beside_floor": beside, **alone(folder, work, sizes[-1], queries), **imports(runs=min(7, queries))}
 
 
@@ -339,6 +451,12 @@ def lines(measured: dict[str, Any]) -> Iterator[str]:
         ours, tail, floor, floor_tail = (f"{figure:.2f}" for figure in figures)
         label = f"{row['records']:>8,}  {row['call']:<9}"
         yield f"{label}{ours:>10}{tail:>8}{floor:>12}{floor_tail:>8}{row['ratio']:>12.2f}"
+    if "langgraph" in measured["beside_floor"][0]:
+        yield ""
+        yield f"{'records':>8}  {'ms':<9}{'LangGraph p50':>15}{'p95':>8}{'by vmem':>12}"
+        for row in measured["beside_floor"]:
+            peer, times = row["langgraph"], row["langgraph"]["p50"] / row["vmem"]["p50"]
+            yield f"{row['records']:>8,}  {row['call']:<9}{peer['p50']:>15.2f}{peer['p95']:>8.2f}{times:>12.1f}"
     yield ""
     for label, value in _alone_rows(measured):
         yield f"{label:<44}{value}"
@@ -356,6 +474,12 @@ def _alone_rows(measured: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield f"remember, {measured['tasks']} tasks at once", f"{measured['writes_a_second_by_tasks']:,.0f} a second"
     yield f"remember_many of {many['records']:,}", f"{many['records_a_second']:,.0f} records a second"
     yield "first recall of a process", f"{measured['first_recall_ms']:.0f} ms"
+    writing = measured["recall_while_written_ms"]
+    label = f"recall, {writing['commits_a_second']:.0f} commits/s by another process"
+    told = f"{writing['busy']['p50']:.2f} ms, p95 {writing['busy']['p95']:.2f}"
+    yield label, f"{told} (quiet {writing['quiet']['p50']:.2f}, {writing['quiet']['p95']:.2f})"
+    floor = next(row for row in reversed(measured["beside_floor"]) if row["call"] == "remember")["floor"]["p50"]
+    yield "  writes of the tasks by the floor's", f"{measured['writes_a_second_by_tasks'] * floor / 1e3:.2f}"
     yield "recall that follows a write", p50_p95("recall_after_a_write_ms")
     yield "file, bytes a record", f"{size['vmem']:,.0f} (floor {size['floor']:,.0f})"
 
@@ -366,12 +490,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--records", type=int, nargs="+", default=[2_000, 10_000], help="sizes of the scope")
     parser.add_argument("--queries", type=int, default=300, help="recalls at each size")
     parser.add_argument("--folder", help="where the files are made, and deleted; default: the system's")
+    parser.add_argument("--peer", action="store_true", help="LangGraph's AsyncSqliteStore too (needs sqlite-vec)")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     given = parser.parse_args(arguments)
     if min(*given.records, given.queries) < 1:
         parser.error("--records and --queries must be 1 or more")
     with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-        measured = measure(sorted(set(given.records)), given.queries, Path(folder))
+        measured = measure(sorted(set(given.records)), given.queries, Path(folder), peer=given.peer)
     print(json.dumps(measured) if given.json else "\n".join(lines(measured)))
 
 

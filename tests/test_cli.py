@@ -296,6 +296,19 @@ def test_without_the_extra_one_line_says_what_to_install(vmem: Run, monkeypatch:
     assert ran.err == 'vmem: the command line needs the extra "cli": pip install "versioned-memory[cli]"\n'
 
 
+def test_what_the_driver_logs_is_not_printed(tmp_path: Path) -> None:
+    code = (
+        "import logging; from vmem_core.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "logging.getLogger('psycopg.pool').warning('error connecting')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "--version"], text=True, capture_output=True, cwd=tmp_path, check=True
+    )
+    assert ran.stdout.startswith("versioned-memory ")
+    assert ran.stderr == ""
+
+
 def test_without_the_demos_extra_one_line_says_what_to_install(
     vmem: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

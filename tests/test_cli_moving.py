@@ -209,6 +209,13 @@ def test_a_wrong_call_of_prune_is_told_so_and_deletes_nothing(vmem: Run, tea: No
     assert vmem("prune", "--history", "1d", "--dry-run").out == "2 revisions would be deleted\n"
 
 
+def test_prune_of_receipts_is_of_all_scopes_and_takes_no_scope(vmem: Run, tea: None) -> None:
+    ran = vmem("prune", "--operations", "1s", "--scope", "user_id=bob")
+    assert (ran.code, ran.out) == (2, "")
+    assert "receipts are pruned in all scopes" in ran.err
+    assert vmem("prune", "--operations", "1s", "--dry-run").out == "5 receipts would be deleted\n"
+
+
 def test_prune_makes_no_file(vmem: Run) -> None:
     assert vmem("prune", "--history", "1d").code == 1
     assert not Path("vmem.db").exists()

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from opentelemetry import trace
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -70,6 +71,14 @@ def modules() -> Iterator[str]:
         yield package
         for found in pkgutil.walk_packages([str(ROOT / package)], f"{package}."):
             yield found.name
+
+
+@pytest.fixture(autouse=True)
+def tracing_ends_with_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page may set up tracing. The call of OpenTelemetry holds for the whole process, and can be made only once."""
+    monkeypatch.setattr(
+        trace, "set_tracer_provider", lambda provider: monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

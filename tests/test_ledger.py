@@ -190,6 +190,11 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], path: str) -> No
 # ------------------------------------------------------------------------------------------------------------ prices
 
 
+def test_a_limit_that_cannot_be_says_where_the_bound_lies() -> None:
+    with pytest.raises(InvalidRequestError, match=r"^max_tokens: must be 0 or more$"):
+        UsageLedger(max_tokens=-1)
+
+
 def test_prices_are_a_table_or_a_function_of_the_model() -> None:
     asked: list[str] = []
 

@@ -165,3 +165,27 @@ def test_sums_of_scores_are_between_0_and_1_and_in_order(rows: dict[int, tuple[f
 
 def test_two_empty_lists_of_scores_give_nothing() -> None:
     assert fuse_scores([], [], {}, {}, 5) == []
+
+
+# ------------------------------------------------------------------------------------- rows of length 1 already
+
+
+@given(st.integers(1, 900), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_rows_that_were_made_unit_stay_bit_for_bit_when_they_come_again(dims: int, rows: int, seed: int) -> None:
+    once, _ = unit(np.random.default_rng(seed).standard_normal((rows, dims)))
+    again, embeddable = unit(once)
+    assert again.tobytes() == once.tobytes()
+    assert embeddable.all()
+
+
+def test_a_row_that_is_not_quite_of_length_1_is_brought_to_it() -> None:
+    nearly = np.array([[0.6, 0.8], [0.6, 0.801]], np.float32)
+    rows, _ = unit(nearly)
+    assert np.square(rows.astype(np.float64)).sum(axis=1) == pytest.approx([1.0, 1.0], abs=1e-7)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_float32_rows_without_a_direction_are_found_among_unit_ones(wrong: float) -> None:
+    rows, embeddable = unit(np.array([[1.0, 0.0], [wrong, 0.0], [0.0, 0.0]], np.float32))
+    assert embeddable.tolist() == [True, False, False]
+    assert rows.tolist() == [[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]]

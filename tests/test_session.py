@@ -7,7 +7,7 @@ import inspect
 import logging
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -23,6 +23,10 @@ from vmem_core import (
     Store,
     UnsupportedError,
     VmemError,
+    export_jsonl,
+    import_jsonl,
+    import_legacy,
+    run_sync,
     text_digest,
 )
 from vmem_core.logs import log
@@ -51,6 +55,18 @@ def test_wrong_arguments_of_a_session_are_named(arguments: dict[str, Any], path:
     with pytest.raises(InvalidRequestError) as caught:
         MemorySession(given.pop("store"), given.pop("scope"), **given)
     assert caught.value.path == path
+
+
+@pytest.mark.parametrize("use", [
+    lambda store: MemorySession(store, ADA),
+    lambda store: run_sync(anext(export_jsonl(store, ADA))),
+    lambda store: run_sync(import_jsonl(store, [])),
+    lambda store: run_sync(import_legacy([], store)),
+], ids=["session", "export", "import", "legacy"])  # fmt: skip
+def test_the_sync_side_of_a_store_is_refused_where_a_store_is_wanted(use: Callable[[Any], object]) -> None:
+    with pytest.raises(InvalidRequestError, match=r"not its \.sync$") as caught:
+        use(InMemoryStore().sync)
+    assert caught.value.path == "store"
 
 
 def test_a_session_shows_whose_and_where_and_nothing_else() -> None:

@@ -25,6 +25,7 @@ from vmem_core.records import (
     check_ttl,
 )
 from vmem_core.store import MOST_RESULTS
+from vmem_core.sync import Facade
 from vmem_core.text import check_text
 from vmem_core.values import check_choice, check_importance, check_integer, check_type, check_values
 
@@ -75,14 +76,23 @@ def check_given(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     return checked
 
 
+def check_store(store: object, verb: str) -> None:
+    """A store that has a verb, itself: its ``.sync`` would wait on the very loop that is to serve it.
+
+    Raises:
+        InvalidRequestError: For anything else.
+    """
+    if isinstance(store, Facade) or not callable(getattr(store, verb, None)):
+        raise InvalidRequestError("must be a store, such as SqliteStore(path), not its .sync", path="store")
+
+
 def check_parts(store: object, limits: object, new_id: object, ledger: object) -> None:
     """What a session is made of.
 
     Raises:
         InvalidRequestError: For anything that is not what its name says.
     """
-    if not callable(getattr(store, "run", None)):
-        raise InvalidRequestError("must be a store, such as SqliteStore(path)", path="store")
+    check_store(store, "run")
     if not isinstance(limits, Limits):
         raise InvalidRequestError("must be Limits", path="limits")
     if new_id is not None and not callable(new_id):

@@ -32,6 +32,11 @@ def _rebuild(cls: type[VmemError], message: str, state: dict[str, Any]) -> VmemE
 class VmemError(Exception):
     """Whatever goes wrong in this library; ``code`` is stable and in snake case.
 
+    Never raised itself: it is the parent of all.
+
+    What to do:
+        Catch it to catch everything that this library raises, and tell the cases apart by ``code``.
+
     >>> try:
     ...     raise RecordNotFoundError("r1")
     ... except VmemError as error:
@@ -52,6 +57,12 @@ class VmemError(Exception):
 class InvalidRequestError(VmemError, ValueError):
     """A value that cannot be taken, found before anything was written.
 
+    Such as a blank or over-long text, a NUL character, a naive datetime, NaN in metadata, an unknown kind, or an
+    embedder's answer of the wrong shape. Also a ``ValueError``.
+
+    What to do:
+        Correct what stands at ``path``. The same call fails again.
+
     Args:
         message: What is wrong and what to do, without the value.
         path: Where it stands, such as ``"metadata.tags[0]"``.
@@ -66,7 +77,11 @@ class InvalidRequestError(VmemError, ValueError):
 
 
 class OperationConflictError(VmemError):
-    """The operation id was used in this scope for another request."""
+    """The operation id was used in this scope for another request.
+
+    What to do:
+        Send the original request to get its receipt, or choose a new operation id.
+    """
 
     code = "operation_conflict"
     fields = ("operation_id",)
@@ -81,6 +96,12 @@ class OperationConflictError(VmemError):
 
 class RevisionConflictError(VmemError):
     """The revision a write was planned against is no longer the current one.
+
+    Another writer came first: ``expected_revision`` is not current, ``actual_revision`` is. For a write that
+    reconciles or extracts, the two are revisions of the scope.
+
+    What to do:
+        Read again, decide again, and send with the new number.
 
     Args:
         expected_revision: What the writer planned against.
@@ -100,7 +121,13 @@ class RevisionConflictError(VmemError):
 
 
 class RecordConflictError(VmemError):
-    """The record id cannot be used: it is taken, or it was forgotten. Which of the two is not told."""
+    """The record id cannot be used: it is taken, or it was forgotten, in whatever scope.
+
+    Which of the two is not told, since that would tell of other scopes.
+
+    What to do:
+        Use another id, or let the library make one.
+    """
 
     code = "record_conflict"
     fields = ("record_id",)
@@ -111,7 +138,11 @@ class RecordConflictError(VmemError):
 
 
 class RecordNotFoundError(VmemError, LookupError):
-    """No record of this id in this scope."""
+    """No record of this id in this scope: it is unknown, or of another scope. Also a ``LookupError``.
+
+    What to do:
+        Check the id, and the scope of the session.
+    """
 
     code = "record_not_found"
     fields = ("record_id",)
@@ -122,7 +153,11 @@ class RecordNotFoundError(VmemError, LookupError):
 
 
 class AssertedRecordError(VmemError):
-    """A model tried to change what the host asserted."""
+    """A model tried to revise or retract what the host asserted.
+
+    What to do:
+        Let the model add a record of its own. To change the asserted one, do it as the host.
+    """
 
     code = "asserted_record"
     fields = ("record_id",)
@@ -134,6 +169,10 @@ class AssertedRecordError(VmemError):
 
 class EmbeddingMismatchError(VmemError):
     """A vector of another model or size than the generation it is for: the active one, or the one that is filled.
+
+    What to do:
+        Use the embedder that the store was filled with, or move the store to the other one with ``reembed()`` and give
+        sessions a ``next_embedder`` meanwhile.
 
     Args:
         active_model: Model id of that generation.
@@ -156,6 +195,16 @@ class EmbeddingMismatchError(VmemError):
 class BudgetExceededError(VmemError):
     """A model call that the ledger refused before it ran.
 
+    Causes:
+        budget_exceeded: With this call the ledger would pass ``max_tokens`` or ``max_cost``.
+        model_not_allowed: The model is not one of the ledger's ``allowed_models``.
+        price_unknown: With ``unknown_price="reject"``, the model has no price, or the callable reports no usage.
+
+    What to do:
+        budget_exceeded: Raise the limit, or go on with a new ledger.
+        model_not_allowed: Allow the model, or name it with the session's ``llm_model_id`` or ``embedder_model_id``.
+        price_unknown: Give the ledger the model's price, and mark the callable with ``accounted(...)``.
+
     Args:
         message: What was refused and what to do.
         code: ``budget_exceeded``, ``model_not_allowed`` or ``price_unknown``.
@@ -170,7 +219,11 @@ class BudgetExceededError(VmemError):
 
 
 class SchemaVersionError(VmemError):
-    """The store was written by a newer version of the library."""
+    """The store was written by a newer version of the library. Nothing was touched.
+
+    What to do:
+        Install the newer version, or one after it.
+    """
 
     code = "schema_version"
     fields = ("found", "supported")
@@ -184,7 +237,12 @@ class SchemaVersionError(VmemError):
 
 
 class StoreUnavailableError(VmemError):
-    """The store cannot be reached or written now.
+    """The store cannot be opened, read or written now.
+
+    No such folder, no database, read-only, full, locked by another process, closed: the message says which.
+
+    What to do:
+        If ``retryable``, try again later with the same operation id. If not, mend what the message names.
 
     Args:
         message: What happened and what to do.
@@ -200,6 +258,10 @@ class StoreUnavailableError(VmemError):
 
 
 class UnsupportedError(VmemError):
-    """A call that this store, session or place cannot serve; the message names what can."""
+    """A call that this store, session or place cannot serve, such as ``.sync`` from the library's own event loop.
+
+    What to do:
+        Use what the message names.
+    """
 
     code = "unsupported"

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from typing import Any, Final
 
 from vmem_core import tracing
+from vmem_core.arguments import check_store
 from vmem_core.errors import InvalidRequestError
 from vmem_core.portable import Header, Part, Reader, Writer
 from vmem_core.records import Scope, check_scope
@@ -52,8 +53,7 @@ async def export_jsonl(store: Store, scope: Scope) -> AsyncIterator[str]:
 
 
 def _dump(store: Any, scope: Scope) -> AsyncGenerator[Any, None]:
-    if not callable(getattr(store, "dump", None)):
-        raise InvalidRequestError("must be a store, such as SqliteStore(path)", path="store")
+    check_store(store, "dump")
     made: AsyncGenerator[Any, None] = store.dump(scope)
     return made
 
@@ -79,8 +79,7 @@ async def import_jsonl(store: Store, lines: Lines) -> ImportResult:
     """
     if isinstance(lines, str | bytes) or not isinstance(lines, Iterable | AsyncIterable):
         raise InvalidRequestError("must be an iterable of lines, such as an open file", path="lines")
-    if not callable(getattr(store, "restore", None)):
-        raise InvalidRequestError("must be a store, such as SqliteStore(path)", path="store")
+    check_store(store, "restore")
     reader = Reader()
     with tracing.span("import") as span:
         blocks = _blocks(lines, reader)

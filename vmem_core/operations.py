@@ -35,7 +35,10 @@ _build_source, _build_change, _build_receipt = builder(Source), builder(Change),
 
 @final
 class Unset:
-    """The type of :data:`UNSET`."""
+    """An argument of ``revise`` that is not given: what it names stays as it is, where None clears it.
+
+    ``UNSET`` is its one value.
+    """
 
     __slots__ = ()
 

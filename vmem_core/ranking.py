@@ -23,6 +23,7 @@ RRF_K = 60
 # within ten, against 0.644 with 1.2 and 0.75; see benchmarks/README.md.
 BM25_K1 = 0.9
 BM25_B = 0.4
+_UNIT_SLACK = 1e-6  # of a squared length: what float32 leaves of a row that was normalised
 VECTOR_SHARE = 0.4  # of a vector's score in a sum with a text's; see fuse_scores()
 
 
@@ -158,13 +159,18 @@ def unit(vectors: npt.ArrayLike) -> tuple[Vectors, Mask]:
 
     Returns:
         The rows, shape (n, dims), and a mask of n. A row that is zero or holds NaN or an infinity has no direction:
-        its mask is False and its row is zero.
+        its mask is False and its row is zero. Float32 rows that all have length 1 but for rounding stay as they are.
 
     >>> rows, embeddable = unit([[3.0, 4.0], [0.0, 0.0]])
     >>> np.square(rows).sum(axis=1).round(6).tolist(), embeddable.tolist()
     ([1.0, 0.0], [True, False])
     """
-    given = np.ascontiguousarray(vectors, np.float64)
+    taken = np.asarray(vectors)
+    if taken.dtype == np.float32 and taken.size:  # most embedders give unit rows: look before working
+        squares = np.einsum("ij,ij->i", taken, taken, dtype=np.float64, casting="safe")
+        if np.abs(squares - 1.0).max() <= _UNIT_SLACK:  # false for NaN
+            return np.ascontiguousarray(taken), np.ones(len(taken), np.bool_)
+    given = np.ascontiguousarray(taken, np.float64)
     if given.size == 0:
         return given.astype(np.float32), np.zeros(len(given), np.bool_)
     # Scaled by the greatest component first: squares of 1e200 or 1e-200 would leave float64.

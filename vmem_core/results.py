@@ -198,7 +198,15 @@ class ForgetResult(Value):
 
 @dataclass(frozen=True, slots=True)
 class ForgetScopeResult(Value):
-    """What ``forget_scope`` answers: its receipt, the ids it forgot, what the listeners did."""
+    """What ``forget_scope`` answers.
+
+    Args:
+        receipt: Its proof.
+        record_ids: The records it forgot.
+        redaction: What the listeners did: ``complete``, ``failed`` (call it again), or ``none``.
+        replayed: Whether this operation had been committed before.
+        scrubbed: Whether the texts are gone from the store's files, as far as a forget reaches without ``scrub``.
+    """
 
     receipt: Receipt
     record_ids: tuple[str, ...] = ()
@@ -222,7 +230,15 @@ class ForgetScopeResult(Value):
 
 @dataclass(frozen=True, slots=True)
 class ForgetEvent(Value):
-    """What an ``on_forget`` listener gets, after the commit: ids and numbers, no text."""
+    """What an ``on_forget`` listener gets, after the commit: ids and numbers, no text.
+
+    Args:
+        scope: Whose memory it was.
+        record_id: The record.
+        revisions: The revisions deleted, ascending; empty if it was forgotten before: take it for all of them then.
+        operation_id: The operation that forgot it.
+        already_forgotten: Whether it was forgotten before.
+    """
 
     scope: Scope
     record_id: str
@@ -246,7 +262,8 @@ class Hit(Value):
 
     Args:
         record: The revision found.
-        score: Reciprocal rank fusion of both lists, greater is better; 0.0 for ``recent``.
+        score: What the hits of one recall are ordered by, greater is better: a sum over both lists, of ranks or of
+            scores (``fusion``). 0.0 for ``recent``.
         match: Found by ``vector``, ``lexical``, both (``hybrid``), or as one of the ``recent``.
         vector_rank: Its place in the vector list, from 1, or None.
         lexical_rank: Its place in the lexical list, from 1, or None.
@@ -347,7 +364,14 @@ class ImportResult(Value):
 
 @dataclass(frozen=True, slots=True)
 class Generation(Value):
-    """A set of vectors of one model and size: ``active``, ``pending`` or ``retired``."""
+    """A set of vectors of one model and size.
+
+    Args:
+        number: From 1, in the order of the store's embedding models.
+        model_id: The model.
+        dims: The size of its vectors.
+        state: ``active``: searched; ``pending``: being filled; ``retired``: given up or replaced.
+    """
 
     number: int
     model_id: str

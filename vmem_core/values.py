@@ -191,6 +191,12 @@ def from_micros(micros: int) -> datetime:
     return _EPOCH + timedelta(microseconds=micros)
 
 
+def _bounds(least: int | None, most: int | None) -> str:
+    if most is None:
+        return f"must be {least} or more"
+    return f"must be {most} or less" if least is None else f"must lie between {least} and {most}"
+
+
 def check_integer(value: object, path: str, *, least: int | None = None, most: int | None = None) -> int:
     """An ``int`` (a bool is none) within bounds, both inclusive.
 
@@ -200,7 +206,7 @@ def check_integer(value: object, path: str, *, least: int | None = None, most: i
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidRequestError(f"must be an integer, not {type(value).__name__}", path=path)
     if (least is not None and value < least) or (most is not None and value > most):
-        raise InvalidRequestError(f"must lie between {least} and {most}", path=path)
+        raise InvalidRequestError(_bounds(least, most), path=path)
     return int(value)
 
 
@@ -238,7 +244,7 @@ def check_values(items: object, of: type[T], path: str) -> tuple[T, ...]:
         raise InvalidRequestError(f"must be a list or tuple of {of.__name__}", path=path)
     for index, item in enumerate(items):
         if not isinstance(item, of):
-            raise InvalidRequestError(f"must be {of.__name__}, not {type(item).__name__}", path=f"{path}[{index}]")
+            raise InvalidRequestError(f"must be a {of.__name__}, not {type(item).__name__}", path=f"{path}[{index}]")
     return tuple(items)
 
 
@@ -252,7 +258,7 @@ def check_type(value: object, of: type[T], path: str) -> T:
     True
     """
     if not isinstance(value, of):
-        raise InvalidRequestError(f"must be {of.__name__}, not {type(value).__name__}", path=path)
+        raise InvalidRequestError(f"must be a {of.__name__}, not {type(value).__name__}", path=path)
     return value
 
 

@@ -7,6 +7,7 @@ are in ``commands.py`` and ``moving.py``, which file and scope they work on in `
 
 from __future__ import annotations
 
+import logging
 import sys
 
 _EXTRA = {"typer", "rich"}
@@ -26,4 +27,6 @@ def main() -> None:
         if callable(getattr(stream, "reconfigure", None)):
             # A terminal that cannot show a letter of a memory shows its code point; it is no reason to stop.
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    # A pool of the driver logs each attempt to connect; what came of it is said by the command, in one line.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
     app(prog_name="vmem")

@@ -52,7 +52,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,  # our errors are one line; any other is a fault, and its traceback holds no locals
-    help="Look at an agent's memory, and forget what it should not hold.",
+    help="Look at an agent's memory, keep it in order, and forget what it should not hold.",
 )
 
 StoreOption = Annotated[

@@ -45,6 +45,18 @@ _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
 _AGE: Final = re.compile(r"(\d{1,6})([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Count only; nothing is written.")]
+ImportScopeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scope",
+        metavar="FIELD=VALUE",
+        help="Only records that agree with it, such as user_id=ada; and the scope of those that have none.",
+    ),
+]
+PruneScopeOption = Annotated[
+    list[str] | None,
+    typer.Option("--scope", metavar="FIELD=VALUE", help="Only this scope's history; all scopes if left out."),
+]
 
 
 class System(enum.StrEnum):
@@ -76,7 +88,7 @@ def import_(
     system: Annotated[
         System | None, typer.Option("--from", help="What the source is; told from the source if it is left out.")
     ] = None,
-    scope: ScopeOption = None,
+    scope: ImportScopeOption = None,
     origin: Annotated[Origins, typer.Option(help="Whether the records are vouched for.")] = Origins.INFERRED,
     prefix: Annotated[str, typer.Option(help="Operation ids are PREFIX:ID.")] = "import",
     text: Annotated[str, typer.Option(help="JSON lines: the field with the text.")] = "text",
@@ -86,9 +98,10 @@ def import_(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take over memories of another system, or a scope that `vmem export` wrote. Run again, it imports nothing twice.
+    """Take over memories of another system, or a scope that `vmem export` wrote.
 
-    --scope: only records that agree with it, and the scope of those that have none.
+    Run again on another system's memories, it imports nothing twice. An exported scope goes only into a store that has
+    none of it.
     """
     found = system or _recognise(source)
     asked = opening.parse_scope(scope or ())
@@ -268,16 +281,18 @@ def prune(
         str | None, typer.Option(metavar="AGE", help="Delete receipts, if older. Their operation ids apply again.")
     ] = None,
     store: StoreOption = DEFAULT_STORE,
-    scope: ScopeOption = None,
+    scope: PruneScopeOption = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete what is no longer kept: old history, old receipts. Nothing is ever deleted unless this is run.
 
-    AGE is a number with s, m, h, d or w, or a date such as 2026-01-31. --scope narrows --history.
+    AGE is a number with s, m, h, d or w, or a date such as 2026-01-31.
     """
     if history is None and operations is None:
         raise Stop("say what to prune: --history AGE, --operations AGE, or both", 2)
+    if scope and operations is not None:
+        raise Stop("--scope goes with --history; receipts are pruned in all scopes: run --operations without it", 2)
     now, asked = datetime.now(UTC), opening.parse_scope(scope or ())
     cutoffs = {"history": _cutoff(history, now, "--history"), "operations": _cutoff(operations, now, "--operations")}
     counts: dict[str, int] = {}

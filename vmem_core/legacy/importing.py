@@ -12,6 +12,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Si
 from typing import Any, Final
 
 from vmem_core import tracing
+from vmem_core.arguments import check_store
 from vmem_core.errors import InvalidRequestError
 from vmem_core.ids import new_salts
 from vmem_core.imports import Import
@@ -79,8 +80,7 @@ async def import_legacy(
     >>> [run_sync(import_legacy(old, store)).imported for _ in range(2)]
     [1, 0]
     """
-    if not callable(getattr(store, "run_imports", None)):
-        raise InvalidRequestError("must be a store, such as SqliteStore(path)", path="store")
+    check_store(store, "run_imports")
     if progress is not None and not callable(progress):
         raise InvalidRequestError("must be a callable of two numbers", path="progress")
     if not isinstance(source, AsyncIterable | Iterable):

@@ -20,7 +20,6 @@ import psycopg
 import psycopg_pool
 
 from vmem_core.clock import Clock
-from vmem_core.diagnosis import diagnose
 from vmem_core.errors import (
     StoreUnavailableError,
     UnsupportedError,
@@ -35,7 +34,6 @@ from vmem_core.results import Finding, Generation
 from vmem_core.store import Found, Progress, Search
 from vmem_core.stores import _imports, _sql, _transaction
 from vmem_core.stores._calls import awaited
-from vmem_core.stores._facts import facts_of
 from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
 from vmem_core.stores._postgres_errors import AGAIN, again, attempts, has_ended, meaning_of, reading_attempts
 from vmem_core.stores._postgres_sql import TABLES, translate
@@ -328,6 +326,9 @@ class PostgresEngine:
         return run(connection, "select to_regclass(%s)", (name,)).fetchone()[0] is not None
 
     def _inspect(self, progress: Progress | None) -> list[Finding]:
+        from vmem_core.diagnosis import diagnose
+        from vmem_core.stores._facts import facts_of
+
         with self._connect() as connection, transaction(connection, READ):
             tables = run(connection, "select tablename from pg_tables where schemaname = %s", (self._schema_name,))
             names = {row[0] for row in tables if row[0].startswith("vmem_")}

@@ -35,7 +35,6 @@ from vmem_core.stores._reader import Reader
 from vmem_core.stores._settings import setting
 from vmem_core.stores._sqlite_connection import Connection
 from vmem_core.stores._sqlite_errors import translate
-from vmem_core.stores._sqlite_inspection import inspect, inspecting
 from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal, set_up, transaction, truncate_log
 
 T = TypeVar("T")
@@ -209,6 +208,8 @@ class Engine:
 
     def diagnose(self, progress: Progress | None) -> Future[list[Finding]]:
         """Queue a look at the whole file, on a thread of its own, so that other reads need not wait for it."""
+        from vmem_core.stores._sqlite_inspection import inspect, inspecting
+
         with _forks.MAKING:
             if not self._inspectors:
                 self._inspectors = (Connection(lambda: inspecting(self.path, self.busy_timeout)),)

@@ -343,7 +343,7 @@ class InMemoryStore(MemoryUpkeep):
             return Findings(diagnose(facts))
 
     async def get(self, scope: Scope, record_id: str) -> Record | None:
-        """The current revision, unless expired, forgotten, foreign or unknown."""
+        """The current revision, retracted or not, unless expired, forgotten, foreign or unknown."""
         with self._lock:
             row = self._owned(scope, record_id)
             record = row.record if row is not None else None

@@ -26,10 +26,13 @@ class PostgresStore(SqlStore):
     """Memory in a PostgreSQL database: tables ``vmem_*`` of one schema.
 
     Args:
-        dsn_or_pool: A connection string, or your own ``psycopg_pool.ConnectionPool``, which is used and never closed.
+        dsn_or_pool: A connection string: up to 8 connections of the store's own, which prepare no statement, so that a
+            pooler in transaction mode may stand between. Or your own ``psycopg_pool.ConnectionPool``, which is used
+            as it is set and never closed.
         schema: The schema of the tables, any name; made if it is missing and the role may.
-        pgvector: ``"require"`` refuses a database without the extension; ``"auto"`` and ``"off"`` do not ask for it.
-            The hits are the same in all three.
+        pgvector: ``"auto"``: the extension is asked for the candidates of a scope that is too large for the index
+            cache, where the database has it. ``"require"``: a database without it is refused. ``"off"``: it is not
+            asked. The hits are the same in all three.
         clock: Returns the time as an aware datetime; None: the database's clock.
         language: Of the search tokens; None: the store's own, English for a new one.
         index_cache_bytes: How many bytes of search indexes are kept in this process.
