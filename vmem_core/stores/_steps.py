@@ -1,17 +1,19 @@
 """A transaction of many steps, fed by an event loop: on a connection and a thread of its own.
 
-Owns the thread, and that a step which is running when its caller is cancelled ends before the transaction does. Does
-not own connections or what the steps do.
+Owns the thread, that a step which is running when its caller is cancelled ends before the transaction does, and that
+a transaction which was entered is left. Does not own connections or what the steps do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
+
+from vmem_core.waiting import until_done
 
 T = TypeVar("T")
 Run = Callable[..., Any]
@@ -32,29 +34,50 @@ async def steps(
     """
     thread = ThreadPoolExecutor(1, "vmem-steps")
 
+    inside: list[T] = []  # on that thread alone: only it knows whether a cancelled caller's transaction was entered
+
     async def run(function: Callable[..., Any], *arguments: Any) -> Any:
-        try:
+        with _meant(meaning):
             return await asyncio.get_running_loop().run_in_executor(thread, function, *arguments)
-        except Exception as error:
-            meant = meaning(error)
-            if meant is error:
-                raise
-            raise meant from None  # the driver's details may quote values
+
+    async def leave(*failure: Any) -> None:
+        left = asyncio.get_running_loop().run_in_executor(thread, _leave, transaction, inside, failure)
+        await until_done(left)  # a job that was cancelled in the queue would never run
+        with _meant(meaning):
+            left.result()
 
     try:
-        entered = await run(transaction.__enter__)
         try:
-            yield entered, run
+            await run(_enter, transaction, inside)
+            yield inside[0], run
         except BaseException:
-            await run(_leave, transaction, sys.exc_info())
+            await leave(*sys.exc_info())
             raise
-        await run(transaction.__exit__, None, None, None)
+        await leave(None, None, None)
     finally:
         thread.shutdown(wait=False)
 
 
-def _leave(transaction: AbstractContextManager[Any], failure: Any) -> None:
-    """Leave with an error, which is raised where it belongs."""
+@contextmanager
+def _meant(meaning: Callable[[BaseException], BaseException]) -> Iterator[None]:
+    """Our errors in place of the driver's."""
+    try:
+        yield
+    except Exception as error:
+        meant = meaning(error)
+        if meant is error:
+            raise
+        raise meant from None  # the driver's details may quote values
+
+
+def _enter(transaction: AbstractContextManager[T], inside: list[T]) -> None:
+    inside.append(transaction.__enter__())
+
+
+def _leave(transaction: AbstractContextManager[T], inside: list[T], failure: Any) -> None:
+    """Leave what was entered, after whatever ran when the caller was cancelled; an error is raised where it belongs."""
+    if not inside:
+        return
     try:
         transaction.__exit__(*failure)
     except BaseException as error:
