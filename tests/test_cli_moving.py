@@ -257,3 +257,45 @@ def test_what_was_imported_on_the_command_line_is_in_the_store(vmem: Run, mem0: 
     store = SqliteStore(tmp_path / "vmem.db")
     assert store.sync.scope_revision(ADA) == 4
     store.sync.close()
+
+
+# ------------------------------------------------------------------------------------------ what an export is of
+
+
+@pytest.fixture
+def exported(vmem: Run, tmp_path: Path) -> str:
+    """A file that ``vmem export`` wrote of ada's memory."""
+    session = fill(tmp_path / "vmem.db")
+    session.sync.remember("Ada likes tea.", id="tea")
+    session.store.sync.close()
+    assert vmem("export", "-o", "ada.jsonl").code == 0
+    return "ada.jsonl"
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_an_export_of_another_scope_than_asked_for_is_refused_before_a_store_is_made(
+    vmem: Run, exported: str, dry: tuple[str, ...]
+) -> None:
+    ran = vmem("import", exported, "--store", "copy.db", "--scope", "user_id=bob", *dry)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "vmem: the export is of scope user_id=ada, not of the one that was asked for\n"
+    assert not Path("copy.db").exists()
+    assert "1 imported" in vmem("import", exported, "--store", "copy.db", "--scope", "user_id=ada").out
+
+
+@pytest.mark.parametrize("option", [("--origin", "asserted"), ("--prefix", "old")])
+def test_an_export_keeps_its_origins_and_operation_ids(vmem: Run, exported: str, option: tuple[str, str]) -> None:
+    ran = vmem("import", exported, "--store", "copy.db", *option)
+    assert (ran.code, "leave --origin and --prefix out" in ran.err) == (2, True)
+    assert not Path("copy.db").exists()
+
+
+def test_an_export_that_an_editor_put_a_mark_before_is_read(vmem: Run, exported: str) -> None:
+    Path("marked.jsonl").write_text("\ufeff" + Path(exported).read_text(encoding="utf-8"), encoding="utf-8")
+    assert "1 imported" in vmem("import", "marked.jsonl", "--store", "copy.db").out
+
+
+def test_a_scope_that_was_never_written_is_not_exported(vmem: Run, exported: str) -> None:
+    ran = vmem("export", "--scope", "user_id=adda", "-o", "typo.jsonl")
+    assert (ran.code, ran.err) == (1, "vmem: scope user_id=adda was never written: there is nothing to export\n")
+    assert not Path("typo.jsonl").exists()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fakes import ADA, open_memory
 from processes import run_script
+from sqlite_fakes import gated
 
 from vmem_core import ImportResult, InMemoryStore, LegacyRecord, SqliteStore, VmemError, import_legacy
 
@@ -86,6 +87,28 @@ async def test_a_cancelled_import_keeps_whole_batches_and_goes_on_later(tmp_path
             await task
         assert await store.scope_revision(ADA) == 6
         assert (await import_legacy(source(), store)).imported == RECORDS - 6
+
+
+async def test_a_cancelled_import_has_ended_its_commit_when_its_caller_is_told(tmp_path: Path) -> None:
+    store, gate = gated(tmp_path / "memory.db")
+    async with store:
+        assert list(await store.scopes()) == []
+        store._engine._probe = gate  # type: ignore[union-attr]
+        gate.hold("before commit")
+        task = asyncio.ensure_future(import_legacy(source(), store, batch_size=3))
+        await gate.reached()
+        for _ in range(3):
+            task.cancel()
+            for _ in range(3):
+                await asyncio.sleep(0)
+        was_told = task.done()
+        gate.open()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not was_told
+        assert gate.seen == ["before commit", "after commit"]
+        assert await store.scope_revision(ADA) == 3
+        assert gate.seen == ["before commit", "after commit"]
 
 
 class RefusingStore(InMemoryStore):

@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import IO, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -39,6 +39,7 @@ from vmem_core import (
 from vmem_core.cli import opening, output
 from vmem_core.cli.commands import DEFAULT_STORE, JsonOption, ScopeOption, StoreOption, app
 from vmem_core.cli.opening import Stop
+from vmem_core.legacy.records import agrees
 from vmem_core.portable import FORMAT, Reader
 
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
@@ -105,6 +106,8 @@ def import_(
     """
     found = system or _recognise(source)
     asked = opening.parse_scope(scope or ())
+    if found is System.EXPORT:
+        _check_export(source, asked, changes=origin is not Origins.INFERRED or prefix != "import")
     if not (dry_run and not os.path.exists(store)) and not _is_same(source, store):
         opening.refuse_other_files(store)
     with _target(store, dry_run) as opened:
@@ -172,8 +175,30 @@ def _reader(system: System, source: str, text: str, record_id: str) -> AsyncIter
     return readers[system]()
 
 
+def _check_export(source: str, asked: Scope | None, *, changes: bool) -> None:
+    """Refuse what an export does not take: another scope than its own, or another origin or operation ids.
+
+    Raises:
+        Stop: Before the store is opened.
+    """
+    if changes:
+        raise Stop("an export keeps the origins and operation ids that it has: leave --origin and --prefix out", 2)
+    with _export_lines(source) as file:
+        reader = Reader()
+        for line in file:
+            reader.read(line)
+            break
+    if asked is not None and reader.header is not None and not agrees(reader.header.scope, asked):
+        whose = opening.spell_scope(reader.header.scope)
+        raise Stop(f"the export is of scope {whose}, not of the one that was asked for", 2)
+
+
+def _export_lines(source: str) -> IO[str]:
+    return open(source, encoding="utf-8-sig", errors="surrogateescape")
+
+
 def _import_export(source: str, store: Any, dry_run: bool) -> ImportResult:
-    with open(source, encoding="utf-8", errors="surrogateescape") as file, _progress("importing") as tell:
+    with _export_lines(source) as file, _progress("importing") as tell:
         if not dry_run:
             return run_sync(import_jsonl(store, _counted(file, tell)))
         reader = Reader()
@@ -230,6 +255,8 @@ def export(
         raise Stop(f"{output.visible(file)} is there already; add --force to write over it")
     with opening.opened(store) as opened, _progress("exporting") as tell:
         chosen = opening.choose_scope(opened, scope or ())
+        if opened.sync.scope_revision(chosen) == 0:
+            raise Stop(f"scope {opening.spell_scope(chosen)} was never written: there is nothing to export")
         if file is None:
             stream = typer.get_text_stream("stdout", encoding="utf-8")
             run_sync(_write(opened, chosen, stream, tell))

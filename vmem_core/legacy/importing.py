@@ -26,6 +26,7 @@ from vmem_core.results import ImportResult
 from vmem_core.store import Store
 from vmem_core.text import check_text
 from vmem_core.values import check_choice, check_integer, check_type
+from vmem_core.waiting import until_done
 
 MOST_AT_ONCE: Final = 10_000
 Source = AsyncIterable[LegacyRecord] | Iterable[Any]
@@ -147,15 +148,17 @@ class _Run:
             while not ended:
                 batch, ended, failure = await self._read(records)
                 if commit is not None:
-                    await commit
+                    await until_done(commit)
+                    commit.result()
                     tell(self._done)
                 commit = asyncio.ensure_future(self._commit(batch)) if batch else None
             if commit is not None:
-                await commit
+                await until_done(commit)
+                commit.result()
         except BaseException:
             # Whoever cancels an import finds nothing of it at work any more.
-            if commit is not None and not commit.done():
-                await asyncio.wait({commit})
+            if commit is not None:
+                await until_done(commit)
             raise
         tell(self._done)
         if failure is not None:
