@@ -289,7 +289,7 @@ def test_an_empty_store_is_told_from_a_missing_scope(vmem: Run, tmp_path: Path) 
 
 
 def test_without_the_extra_one_line_says_what_to_install(vmem: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "vmem_core.cli.commands")
+    monkeypatch.delitem(sys.modules, "vmem_core.cli.commands", raising=False)
     monkeypatch.setitem(sys.modules, "typer", None)
     ran = vmem("list")
     assert (ran.code, ran.out) == (1, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from collections.abc import Callable
@@ -228,6 +229,17 @@ def test_a_long_text_is_cut_where_somebody_looks_and_its_length_told(vmem: Run, 
     whole = command in ("show", "history") and not vmem.is_terminal  # type: ignore[attr-defined]
     assert ("100,000 characters in all" in " ".join(out.split())) is not whole
     assert (out.count("green") == 10_000) is whole
+
+
+@pytest.mark.parametrize("command", ["list", "history", "search"])
+def test_a_long_word_is_folded_and_loses_nothing(vmem: Run, tmp_path: Path, command: str) -> None:
+    address = "https://example.org/" + "".join(f"{n:03}" for n in range(50))
+    made = remember(tmp_path / "vmem.db", address, id="r1")
+    out = "\n".join(lines_of(vmem(command, *({"search": ["https"], "list": []}.get(command, [made])))))
+    # Line by line, without what stands in the columns beside it.
+    beside = re.compile(r"\s{2,}\d\s{2,}|\s{3,}asserted")
+    folded = "".join(beside.split(line.strip().removeprefix("1   "))[0] for line in out.split("\n"))
+    assert address in (folded.replace(" ", "") if vmem.is_terminal else out)  # type: ignore[attr-defined]
 
 
 def test_a_name_or_id_cannot_forge_a_line(vmem: Run, tmp_path: Path) -> None:

@@ -248,7 +248,14 @@ DAMAGES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         (f"insert into vmem_revisions select 99, number, 2, 8, recorded_at, body {FROM} where number = {C}",),
         {"revision_above_head", "revision_unlisted"},
     ),
-    "a hole in the history": ((f"delete from vmem_revisions where number = {A} and revision = 2",), {"revision_gap"}),
+    "a hole in the history": (
+        (f"delete from vmem_revisions where number = {A} and revision = 2",),
+        {"revision_gap", "change_lost"},
+    ),
+    "a history without its beginning": (
+        (f"delete from vmem_revisions where number = {A} and revision = 1", "delete from vmem_past_vectors_1"),
+        {"revision_gap", "change_lost"},
+    ),
     "an erased revision above one that is kept": (
         (TEXT.format("body = cast(zeroblob(9) as text)", A, 2),),
         {"revision_gap"},
@@ -304,7 +311,7 @@ DAMAGES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         {"vector_past"},
     ),
     "a past vector of what is no longer kept": (
-        (f"delete from vmem_revisions where number = {A} and revision = 1",),
+        (TEXT.format("body = cast(zeroblob(length(cast(body as blob))) as text)", A, 1),),
         {"vector_past"},
     ),
     "a vector behind its record": ((VECTOR.format("revision = 2", A),), {"vector_revision"}),
@@ -358,7 +365,7 @@ async def test_what_pruning_takes_is_no_fault(copy: Path) -> None:
         copy,
         f"delete from vmem_receipts where number <= {BASE + 4}",
         f"delete from vmem_mentions where receipt <= {BASE + 4}",
-        f"delete from vmem_revisions where number = {A} and revision = 1",
+        TEXT.format("body = cast(zeroblob(length(cast(body as blob))) as text)", A, 1),
         "delete from vmem_past_vectors_1",
         TEXT.format("body = cast(zeroblob(length(cast(body as blob))) as text)", B, 1),
     )

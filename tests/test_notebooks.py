@@ -52,7 +52,7 @@ def test_a_notebook_is_kept_without_outputs_of_one_machine(path: Path) -> None:
 def test_a_notebook_ends_with_where_to_go_next(path: Path) -> None:
     last = nbformat.read(path, as_version=4).cells[-1]
     assert last.cell_type == "markdown"
-    assert re.search(r"^## Next$", last.source, re.MULTILINE)
+    assert re.search(r"^## (Next|Where to go next)$", last.source, re.MULTILINE)
     links = [link for link in re.findall(r"\]\(([^)]+)\)", last.source) if "://" not in link]
     assert len(links) >= 2
     assert not [link for link in links if not (path.parent / link.partition("#")[0]).exists()]

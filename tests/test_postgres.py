@@ -26,6 +26,7 @@ from vmem_core import (
     StoreUnavailableError,
     VmemError,
 )
+from vmem_core.stores import _postgres, _postgres_database
 from vmem_core.values import to_micros
 
 
@@ -379,3 +380,58 @@ async def test_a_refusal_in_mid_transaction_leaves_no_text_in_the_drivers_log(
         return_exceptions=True,
     )
     assert "SENTINEL" not in caplog.text
+
+
+@pytest.mark.parametrize("dsn", ["postgresql://ada:S3cret%zz@localhost/db", "host=localhost password", "tea"])
+def test_what_is_no_connection_string_is_refused_at_once_without_quoting_it(dsn: str) -> None:
+    with pytest.raises(InvalidRequestError, match="percent-encode") as caught:
+        PostgresStore(dsn).sync.scopes()
+    assert caught.value.path == "dsn_or_pool"
+    assert "S3cret" not in str(caught.value)
+
+
+async def test_nothing_of_our_own_pool_s_connection_string_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_postgres._POOL, "timeout", 0.3)
+    away = PostgresStore("postgresql://ada:S3@cret@nowhere.invalid/db?host=/nowhere")
+    with caplog.at_level("DEBUG"), pytest.raises(StoreUnavailableError):
+        await away.scopes()
+    assert "cret" not in caplog.text
+    await away.close()
+
+
+async def test_a_doctor_looks_while_generations_switch(store: PostgresStore, uri: str, schema: str) -> None:
+    memory, other = MemorySession(store, ADA, embedder=FakeEmbedder()), PostgresStore(uri, schema=schema)
+    await memory.remember("tea")
+    switched = asyncio.Event()
+
+    async def switch() -> None:
+        for number in range(8):
+            model = FakeEmbedder(model=f"model-{number}")
+            assert (await memory.reembed(embedder=model, model_id=model.model, dims=model.dims)).activated
+        switched.set()
+
+    async def look() -> None:
+        while not switched.is_set():
+            assert await other.diagnose() == []
+
+    await asyncio.gather(switch(), look(), look())
+    await other.close()
+
+
+async def test_a_switch_that_a_long_reader_holds_up_lets_writers_through(
+    store: PostgresStore, uri: str, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_postgres_database, "_LONGEST_SWITCH", "20ms")
+    memory = MemorySession(store, ADA, embedder=FakeEmbedder())
+    await memory.remember("tea")
+    model = FakeEmbedder(model="next")
+    with psycopg.connect(uri) as reader:
+        reader.execute(f'select * from "{schema}".vmem_vectors_1')  # type: ignore[call-overload]
+        moving = asyncio.ensure_future(memory.reembed(embedder=model, model_id=model.model, dims=model.dims))
+        for number in range(10):
+            await MemorySession(store, BOB).remember(f"rain {number}")
+        reader.rollback()
+    assert (await moving).activated
+    assert await store.diagnose() == []

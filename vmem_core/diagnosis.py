@@ -419,8 +419,8 @@ def _change_fault(change: ChangeFacts, receipt: ReceiptFacts) -> tuple[str, str]
     if change.revision > change.head:
         return "change_ahead", f"the receipt names {named}, the record is at {change.head}"
     if change.written is None:
-        lost = change.revision == change.head
-        return ("change_lost", f"the receipt names {named}, which has no row") if lost else None  # else pruned
+        # Pruning erases content; the row of a living record stays.
+        return "change_lost", f"the receipt names {named}, which has no row"
     if change.written[0] != receipt.scope_revision:
         return "change_mismatch", f"the receipt names {named}, which scope revision {change.written[0]} wrote"
     if change.written[1] != receipt.committed_at:
@@ -439,13 +439,15 @@ def _check_revisions(record: RecordFacts) -> Iterator[tuple[str, str]]:
     unlisted = [row.revision for row in rows if row.listed is False]
     if unlisted:
         yield "revision_unlisted", f"the receipt of its scope revision does not name {_named(unlisted)}"
+    if rows and rows[0].revision > 1:
+        yield "revision_gap", f"there is no row before revision {rows[0].revision}"
     for before, row in itertools.pairwise(rows):
         if row.revision <= before.revision or row.revision < 1:
             yield "revision_order", f"revision {row.revision} stands after revision {before.revision}"
         elif row.scope_revision < before.scope_revision or row.recorded_at < before.recorded_at:
             yield "revision_order", f"revision {row.revision} was written before revision {before.revision}"
-        elif before.content != "erased" and (row.revision != before.revision + 1 or row.content == "erased"):
-            # Pruning takes the oldest: what is kept has no hole.
+        elif row.revision != before.revision + 1 or (before.content != "erased" and row.content == "erased"):
+            # Pruning erases the content of the oldest: no row goes, and what is kept has no hole.
             yield "revision_gap", f"content is missing between revisions {before.revision} and {record.revision}"
 
 

@@ -273,8 +273,8 @@ class ModelCalls:
         return self._next
 
     def use(self, plugged: PluggedEmbedder) -> None:
-        """Embed with another embedder from now on."""
-        self._current, self._next = plugged, None
+        """Embed with another embedder from now on; what the store may move to after that is still known."""
+        self._current = plugged
 
     @contextmanager
     def expecting(self, plugged: PluggedEmbedder) -> Iterator[None]:
@@ -284,7 +284,8 @@ class ModelCalls:
             yield
         finally:
             if self._next is plugged:
-                self._next = before
+                arrived = before is not None and before.answered is not None and before.answered == plugged.answered
+                self._next = None if arrived else before
 
     def _follow(self, error: EmbeddingMismatchError) -> bool:
         """Whether to embed once more: the store has moved, and the model it has now is at hand.

@@ -74,8 +74,8 @@ class MemorySession:
             While it moves, what the session writes is embedded with both; once the store has switched, the session goes
             on with this one: no call meets a mismatch.
         fusion: How ``recall`` makes one list of what meaning and words find: ``"rrf"`` by ranks, or ``"scores"`` by a
-            sum of scores, which found more on all that was measured (``benchmarks/README.md``), most of all with a
-            weak embedder.
+            sum of scores, which put more right records first in what was measured (``benchmarks/README.md``), above
+            all with a weak embedder.
 
     Raises:
         InvalidRequestError: For a wrong argument.

@@ -34,6 +34,8 @@ class MemoryRequest:
         context: The workflow's ``Context``; ``await context.store.get("user_id")`` reads what the host put there. None
             outside of a workflow.
         binding: The name under which a chat memory was bound; None if it is not a chat memory that asks.
+        session_id: Of the chat memory's conversation, by which a host knows whose it is also outside of a workflow;
+            None if it is not a chat memory that asks.
 
     >>> MemoryRequest(binding="support-bot").binding
     'support-bot'
@@ -41,6 +43,7 @@ class MemoryRequest:
 
     context: Context[Any] | None = None
     binding: str | None = None
+    session_id: str | None = None
 
 
 SessionResolver: TypeAlias = Callable[[MemoryRequest], MemorySession | Awaitable[MemorySession | None] | None]

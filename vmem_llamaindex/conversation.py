@@ -41,6 +41,7 @@ class Mark:
         past: It came with a chat history that the host set, or was there before us: never read.
         tool: Of a tool's result: the tool that ran, as the framework itself tells; None: not known.
         ok: Of a tool's result: that it did not fail, as the framework itself tells.
+        written: In the user's role, but an agent wrote it: what executed code printed, or the task of a sub-agent.
     """
 
     id: str
@@ -48,10 +49,14 @@ class Mark:
     past: bool = False
     tool: str | None = None
     ok: bool = False
+    written: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; what is not set is left out."""
-        given = {"id": self.id, "scope": self.scope, "past": self.past, "tool": self.tool, "ok": self.ok}
+        given = {
+            "id": self.id, "scope": self.scope, "past": self.past, "tool": self.tool, "ok": self.ok,
+            "written": self.written,
+        }  # fmt: skip
         return {name: value for name, value in given.items() if value}
 
     @classmethod
@@ -71,6 +76,7 @@ class Mark:
             past=given.get("past") is True,
             tool=given.get("tool"),
             ok=given.get("ok") is True,
+            written=given.get("written") is True,
         )
 
 
@@ -89,7 +95,9 @@ class Kept:
     @property
     def begins_turn(self) -> bool:
         """Whether the user speaks."""
-        return self.message.role == MessageRole.USER and not _OBSERVED.match(text_of(self.message))
+        if self.message.role != MessageRole.USER or self.mark.written:
+            return False
+        return not _OBSERVED.match(text_of(self.message))
 
     @property
     def ends_turn(self) -> bool:
@@ -174,7 +182,7 @@ def _as_read(one: Kept) -> Message:
     message, mark = one.message, one.mark
     content = [_block(block) for block in message.blocks]
     if message.role == MessageRole.USER:
-        return Message(mark.id, "user", content, model_written=mark.past)
+        return Message(mark.id, "user", content, model_written=mark.past or mark.written)
     if message.role in _ASSISTANT:
         # A model's words are no source: in the ReAct manner they hold what untrusted tools returned, word for word.
         return Message(mark.id, "assistant", content, tool_calls=tool_calls(message), model_written=True)
@@ -208,7 +216,8 @@ def is_memory_answer(text: str, raw: Any = None) -> bool:
         text: What the model was shown.
         raw: What the tool returned.
     """
-    if isinstance(raw, list | tuple) and any(_is_memory_node(one) for one in raw):
+    nodes = raw if isinstance(raw, list | tuple) else getattr(raw, "source_nodes", None) or ()
+    if any(_is_memory_node(one) for one in nodes):
         return True
     answer = parse(text)
     if isinstance(answer, list):
@@ -249,6 +258,12 @@ def turns(conversation: Iterable[Kept]) -> list[list[Kept]]:
         found[-1].append(one)
         spoke = spoke or one.begins_turn
     return found
+
+
+def open_question(conversation: Sequence[Kept]) -> Kept | None:
+    """The user's message at the end that nobody has answered yet; None if there is none."""
+    last = turns(conversation)[-1] if conversation else []
+    return last[0] if last and last[0].begins_turn and not last[-1].ends_turn else None
 
 
 def batches(found: Iterable[Sequence[Kept]]) -> Iterator[list[Kept]]:

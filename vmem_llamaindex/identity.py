@@ -37,7 +37,8 @@ except ImportError:  # pragma: no cover - likewise
 
 EXECUTION_KEY = "vmem_execution_id"
 TURN_KEY = "vmem_turn_id"
-_SCRATCHPAD = "scratchpad"  # the agents' own key
+_SCRATCHPAD, _RESULTS = "scratchpad", "current_tool_calls"  # the agents' own keys
+HANDOFF = "handoff"  # LlamaIndex's own tool
 _KEY_VERSION = "vmem-op-1"
 
 
@@ -145,6 +146,12 @@ def tool_call_scope(*, tool_call_id: str, execution_id: str, turn_id: str = "") 
 def _check_id(value: object, path: str, *, may_be_blank: bool = False) -> None:
     if not isinstance(value, str) or not (may_be_blank or value.strip()):
         raise InvalidRequestError("must be a string, not blank unless it is the id of a call or a turn", path=path)
+
+
+def is_inside_a_call() -> bool:
+    """Whether this step is of a run that began inside a call of one of our tools' kind: an agent that a tool runs."""
+    outer = _ENTERED.get()
+    return outer is not None and outer.context is not None and outer.context is not step_context()
 
 
 def is_workflow_signal(error: BaseException) -> bool:
@@ -263,6 +270,8 @@ async def operation_id(
         reply = _reply_with(call, replies)
         is_weak = is_weak or (reply > 0 and sum(one.call_id == call.call_id for one in replies[reply - 1]) > 1)
     key = [_KEY_VERSION, scope.key, execution, turn, reply, call.call_id, tool]
+    if call.execution_id is None and call.context is not None:
+        key += await _handoffs(call.context)
     if is_weak:
         key.append(text_digest(json.dumps(arguments, sort_keys=True)))
     return f"{_KEY_VERSION}:{text_digest(json.dumps(key)).removeprefix('sha256:')}"
@@ -273,6 +282,13 @@ async def _execution(context: Context[Any] | None, may_keep: bool) -> str | None
         return None
     found = await (context_execution_id(context) if may_keep else kept(context, EXECUTION_KEY))
     return None if found is None else str(found)
+
+
+async def _handoffs(context: Context[Any]) -> list[str]:
+    """How often the turn went to another agent, which counts its replies from the first again."""
+    ran = await kept(context, _RESULTS) or ()
+    count = sum(getattr(one, "tool_name", None) == HANDOFF for one in ran)
+    return [f"handoff {count}"] if count else []
 
 
 async def _turn(context: Context[Any]) -> str:

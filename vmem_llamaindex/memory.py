@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from llama_index.core.base.llms.types import ChatMessage
@@ -29,13 +30,24 @@ from vmem_core import (
     text_digest,
 )
 from vmem_llamaindex.binding import LOG, MemoryRequest, bound_session
-from vmem_llamaindex.conversation import Kept, Mark, ends_turn, kept, marked, plain, said, text_of, turns
+from vmem_llamaindex.conversation import (
+    Kept,
+    Mark,
+    ends_turn,
+    kept,
+    marked,
+    open_question,
+    plain,
+    said,
+    text_of,
+)
+from vmem_llamaindex.identity import is_inside_a_call
 from vmem_llamaindex.memory_history import (
     Conversation,
     ProcessChatStore,
-    bind_chat_store,
     bound_chat_store,
     conversation_of,
+    give_chat_store,
 )
 from vmem_llamaindex.memory_learning import Learner, make_policy
 from vmem_llamaindex.memory_recall import Recaller, fit, with_context, without_context, wrapped
@@ -101,7 +113,7 @@ class VersionedMemory(Memory):
             self.session_id,
             lambda: Conversation(ProcessChatStore()),
         )
-        bound = bound_chat_store(self.binding)
+        bound = bound_chat_store(self.binding, self.scope_digest)
         if bound is not None:  # it may have been bound since
             self._conversation.store = bound
         self.sql_store = self._conversation.store
@@ -172,7 +184,7 @@ class VersionedMemory(Memory):
         method = check_method(insert_method)
         bind(binding, session)
         if chat_store is not None:
-            bind_chat_store(binding, chat_store)
+            give_chat_store(binding, text_digest(session.scope.key), chat_store)
         made = cls(
             binding=binding,
             scope_digest=text_digest(session.scope.key),
@@ -331,7 +343,7 @@ class VersionedMemory(Memory):
                 if stored[-1].id == again:
                     return []
                 again = None  # the user says the same once more
-            mark = self._mark(again)
+            mark = replace(self._mark(again), written=is_inside_a_call())
             await note_turn(messages[0], mark.id)
             return [marked(messages[0], mark)]
         tail = stored[-len(messages) :]
@@ -352,7 +364,11 @@ class VersionedMemory(Memory):
         session = await self._session()
         before = await self._stored(older=True)
         cleaned = [clean for one in messages if (clean := without_context(one)) is not None]
-        await self.sql_store.set_messages(self.session_id, self._as_past(cleaned, before), status=MessageStatus.ACTIVE)
+        history = self._as_past(cleaned, before)
+        question = open_question(kept(history))
+        if question is not None:
+            await note_turn(question.message, question.id)
+        await self.sql_store.set_messages(self.session_id, history, status=MessageStatus.ACTIVE)
         self._conversation.recalled.drop()
         if self.extract == "after_turn":  # a turn that was left may not be in the new history
             await self._learn(session, last=True, found=before)
@@ -363,11 +379,9 @@ class VersionedMemory(Memory):
             known.setdefault(said(one.message), []).append(one)
         found = [(message, known.get(said(message))) for message in messages]
         made = [Kept(message, same.pop().mark if same else self._mark(past=True)) for message, same in found]
-        open_turn = turns(made)[-1] if made else []
-        is_open = bool(open_turn) and open_turn[0].begins_turn and not open_turn[-1].ends_turn
+        question = open_question(made)
         return [
-            marked(one.message, self._mark(one.id) if is_open and one.mark.past and one is open_turn[0] else one.mark)
-            for one in made
+            marked(one.message, self._mark(one.id) if one is question and one.mark.past else one.mark) for one in made
         ]
 
     async def areset(self, status: MessageStatus | None = None) -> None:
@@ -428,7 +442,7 @@ class VersionedMemory(Memory):
         """The session, which must be of the scope that this memory was made for."""
         self._check_start()
         found = self._given or await aresolve_session(
-            bound_session(self.binding), MemoryRequest(context=step_context(), binding=self.binding)
+            bound_session(self.binding), MemoryRequest(step_context(), self.binding, self.session_id)
         )
         if found is None:
             raise InvalidRequestError("the resolver found no session for this run", path="session")

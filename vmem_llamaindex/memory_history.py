@@ -242,14 +242,14 @@ class OwnedChatStore(AsyncDBChatStore):
 
 
 _LOCK = threading.RLock()  # a conversation that begins asks for the chat store
-_GIVEN: dict[str, OwnedChatStore] = {}
+_GIVEN: dict[tuple[str, str], OwnedChatStore] = {}  # by binding and scope; without one: for every scope
 
 
 def bind_chat_store(binding: str, chat_store: AsyncDBChatStore) -> None:
     """Give a chat store the name of a binding: saved contexts of this process find their chat history in it.
 
-    ``VersionedMemory.from_session(..., chat_store=...)`` does it as well; this is for a process that only restores
-    contexts. Bound again, a name gives the new store.
+    ``VersionedMemory.from_session(..., chat_store=...)`` does it as well, for its own scope alone; this is for a
+    process that only restores contexts. Bound again, a name gives the new store.
 
     Args:
         binding: The name, as of ``bind_session``.
@@ -259,7 +259,16 @@ def bind_chat_store(binding: str, chat_store: AsyncDBChatStore) -> None:
     Raises:
         InvalidRequestError: For a wrong argument.
     """
-    name = check_binding(binding)
+    give_chat_store(binding, "", chat_store)
+
+
+def give_chat_store(binding: str, scope: str, chat_store: AsyncDBChatStore) -> None:
+    """Name a chat store for the conversations of one scope, given by its digest; an empty one: of every scope.
+
+    Raises:
+        InvalidRequestError: As for :func:`bind_chat_store`.
+    """
+    name = (check_binding(binding), scope)
     if not isinstance(chat_store, AsyncDBChatStore):
         raise InvalidRequestError(
             f"must be an AsyncDBChatStore such as SQLAlchemyChatStore, not {type(chat_store).__name__}",
@@ -273,10 +282,10 @@ def bind_chat_store(binding: str, chat_store: AsyncDBChatStore) -> None:
             _GIVEN[name] = OwnedChatStore(given=chat_store)
 
 
-def bound_chat_store(binding: str) -> OwnedChatStore | None:
-    """The chat store that has the name of a binding, or None."""
+def bound_chat_store(binding: str, scope: str) -> OwnedChatStore | None:
+    """The chat store that has the name of a binding, for a scope or for all; else None."""
     with _LOCK:
-        return _GIVEN.get(binding)
+        return _GIVEN.get((binding, scope)) or _GIVEN.get((binding, ""))
 
 
 # --- what this process knows of a conversation --------------------------------------------------------------------

@@ -61,11 +61,15 @@ def check_least_one(value: object, path: str) -> None:
 
 
 class Recalled:
-    """What was recalled for the newest turn: once, though several ask, at the same moment and from any event loop."""
+    """What was recalled for the newest turn: once, though several ask at the same moment.
+
+    Who asks from another event loop while it is being recalled recalls as well: it may be what the first one waits for.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._current: tuple[str, Future[ContextPackage | None]] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # of who recalls
 
     @property
     def current(self) -> tuple[str, ContextPackage] | None:
@@ -98,11 +102,13 @@ class Recalled:
             with self._lock:
                 is_first = self._current is None or self._current[0] != turn
                 if is_first:
-                    self._current = (turn, Future())
+                    self._current, self._loop = (turn, Future()), asyncio.get_running_loop()
                 assert self._current is not None
                 future = self._current[1]
             if is_first:
                 return await self._recall(future, recall)
+            if not future.done() and self._loop is not asyncio.get_running_loop():
+                return await recall()  # to wait for another loop may be to wait for one that waits for us
             # Shielded: who is cancelled while waiting cancels nobody else.
             package = await asyncio.shield(asyncio.wrap_future(future))
             if package is not None:

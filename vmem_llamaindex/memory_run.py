@@ -10,9 +10,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
-from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from workflows import Context
 from workflows.errors import WorkflowRuntimeError
 
@@ -21,6 +22,7 @@ from vmem_llamaindex.identity import begin_turn
 from vmem_llamaindex.memory_history import on_library_loop
 
 _RESULTS: Final = "current_tool_calls"  # where the agents keep the results of a run until it has ended
+_OUR_OUTPUT: Final = "MemoryToolOutput"  # of tools.py, which a chat memory works without
 _PUT: Final = "vmem_put"  # where we keep the ids of messages that are about to be stored
 _TURN: Final = "vmem_turn"  # where we keep the id of the message that the turn began with, before it is stored
 
@@ -66,14 +68,23 @@ def drops_system_message() -> bool:
 
 
 async def mark_results(messages: Sequence[ChatMessage], marks: Sequence[Mark]) -> list[Mark]:
-    """The marks of messages, with what the framework tells of the tools that ran.
+    """The marks of messages that an agent puts together, with what the framework tells of the tools that ran.
+
+    The user's own message comes alone, when a run begins. One in the user's role among others is of the agent: what
+    code printed that it executed, for one. Its words are never the user's.
 
     A result whose call id is not exactly one of the run's, such as where a provider uses the tool's name as the id, is
     not known: nothing is read of it.
     """
     context = step_context()
-    if context is None or not any(is_tool_result(message) for message in messages):
+    if context is None:
         return list(marks)
+    marks = [
+        replace(mark, written=True) if message.role == MessageRole.USER else mark
+        for message, mark in zip(messages, marks, strict=True)
+    ]
+    if not any(is_tool_result(message) for message in messages):
+        return marks
     ran = await context.store.get(_RESULTS, default=[])
     return [
         _mark_result(message, mark, ran) if is_tool_result(message) else mark
@@ -87,7 +98,8 @@ def _mark_result(message: ChatMessage, mark: Mark, ran: Sequence[Any]) -> Mark:
     if len(found) != 1:
         return mark
     output = found[0].tool_output
-    ok = not output.is_error and not is_memory_answer("", output.raw_output)
+    is_ours = type(output).__name__ == _OUR_OUTPUT or is_memory_answer("", output.raw_output)
+    ok = not output.is_error and not is_ours
     return Mark(mark.id, mark.scope, tool=found[0].tool_name, ok=ok)
 
 

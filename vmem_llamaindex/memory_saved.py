@@ -50,7 +50,7 @@ def check_bound(data: dict[str, Any]) -> None:
     found = bound_session(binding)
     if isinstance(found, MemorySession) and text_digest(found.scope.key) != data.get("scope_digest"):
         raise InvalidRequestError(ANOTHER_SCOPE, path="binding")
-    if data.get("history") == "given" and bound_chat_store(binding) is None:
+    if data.get("history") == "given" and bound_chat_store(binding, str(data.get("scope_digest"))) is None:
         raise InvalidRequestError(
             f"the chat history is in a chat store that is not bound in this process; call "
             f"bind_chat_store({binding!r}, chat_store) before the context is restored",

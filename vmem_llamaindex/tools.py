@@ -34,6 +34,10 @@ ToolKind: TypeAlias = Literal["remember", "recall", "revise", "retract"]
 _NO_SESSION = ToolAnswer.refusal("no_session")
 
 
+class MemoryToolOutput(ToolOutput):
+    """An answer of a memory tool, whatever the tool is called: a chat memory knows it by its class and reads none."""
+
+
 class MemoryTool(FunctionTool):
     """One of the memory tools, for sync and async agents. Made by :func:`create_memory_tools`."""
 
@@ -145,7 +149,7 @@ class MemoryTool(FunctionTool):
 
     def _output(self, arguments: dict[str, Any], answer: ToolAnswer) -> ToolOutput:
         # JSON values alone: anything else here would keep the whole context from being saved.
-        return ToolOutput(
+        return MemoryToolOutput(  # type: ignore[call-arg]
             tool_name=self._metadata.get_name(),
             content=answer.text,
             raw_input={"kwargs": arguments},

@@ -314,3 +314,13 @@ async def test_reembed_writes_no_receipt_and_moves_no_revision(store: Store, see
     await reembed(seeing, NewEmbedder())
     assert await store.scope_revision(ADA) == 1
     assert [record.revision for record in await seeing.history("r1")] == [1]
+
+
+async def test_filling_gaps_of_the_active_model_keeps_what_the_store_may_move_to(store: Store) -> None:
+    now, later = FakeEmbedder(), FakeEmbedder(model="fake-b")
+    memory = MemorySession(store, ADA, embedder=now, next_embedder=later)
+    await memory.remember("tea")
+    assert (await memory.reembed(embedder=now, model_id=now.model, dims=now.dims)).activated
+    other = MemorySession(store, ADA, embedder=now)
+    assert (await other.reembed(embedder=later, model_id=later.model, dims=later.dims)).activated
+    assert [hit.match for hit in await memory.recall("tea")] == ["hybrid"]

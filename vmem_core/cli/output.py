@@ -157,7 +157,7 @@ def print_history(out: Console, records: Sequence[Record]) -> None:
         return
     table = _empty_table()
     table.add_column("rev", justify="right")
-    table.add_column("text and sources", ratio=1)
+    table.add_column("text and sources", ratio=1, overflow="fold")
     table.add_column("origin")
     table.add_column("recorded (UTC)", no_wrap=True)
     for record in records:
@@ -225,7 +225,7 @@ def _print_rows(
 def _table(rows: Sequence[Any], record_of: Callable[[Any], Record], more: Sequence[Column]) -> Table:
     """Each record's text with its id below it, which leaves the text most of the width."""
     table = _empty_table()
-    table.add_column("text and id", ratio=1)
+    table.add_column("text and id", ratio=1, overflow="fold")
     table.add_column("rev", justify="right")
     table.add_column("origin")
     for name, _ in more:

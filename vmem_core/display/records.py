@@ -81,17 +81,12 @@ def records_table(rows: Sequence[Data], caption: str) -> str:
     return table(caption, _COLUMNS, [_cells(row) for row in rows])
 
 
-def records(rows: Sequence[Data], caption: str = "") -> str:
-    """Records, in the order given."""
-    if not rows:
-        return markup.frame(quiet("nothing found"))
-    return markup.frame(records_table(rows, caption or markup.counted(len(rows), "record")))
-
-
 def page(rows: Sequence[Data], has_more: bool) -> str:
     """One page of a list."""
-    count = markup.counted(len(rows), "record")
-    return records(rows, f"{count}, newest first; more with cursor=" if has_more else f"{count}, newest first")
+    if not rows:
+        return markup.frame(quiet("nothing found"))
+    more = "; more with cursor=" if has_more else ""
+    return markup.frame(records_table(rows, f"{markup.counted(len(rows), 'record')}, newest first{more}"))
 
 
 def hits(rows: Sequence[Data]) -> str:

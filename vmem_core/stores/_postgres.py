@@ -35,7 +35,16 @@ from vmem_core.store import Found, Progress, Search
 from vmem_core.stores import _imports, _sql, _transaction
 from vmem_core.stores._calls import awaited
 from vmem_core.stores._postgres_database import READ, WRITE, Layout, PostgresDatabase, find_type, run, transaction
-from vmem_core.stores._postgres_errors import AGAIN, again, attempts, has_ended, meaning_of, reading_attempts
+from vmem_core.stores._postgres_errors import (
+    AGAIN,
+    again,
+    attempts,
+    check_dsn,
+    has_ended,
+    meaning_of,
+    reading_attempts,
+    silence_own_pool,
+)
 from vmem_core.stores._postgres_sql import TABLES, translate
 from vmem_core.stores._postgres_vectors import slack
 from vmem_core.stores._reader import Reader, matrix
@@ -50,6 +59,7 @@ _OPTIONS: Final = {"prepare_threshold": None}
 _POOL: Final[dict[str, Any]] = {
     "min_size": 0, "max_size": 8, "open": False, "timeout": 30, "reconnect_timeout": 30, "name": "vmem"
 }  # fmt: skip
+silence_own_pool(_POOL["name"])
 _SETUP_LOCK: Final = 0x766D656D  # "vmem": the advisory lock that set-up takes
 
 
@@ -132,6 +142,8 @@ class PostgresEngine:
         self._pgvector, self._clock = pgvector, clock or fallback_clock
         self._asked_language, self._cache_bytes, self._probe = language, cache_bytes, probe
         self._owns_pool = isinstance(target, str)
+        if self._owns_pool:
+            check_dsn(target)
         self._pool: psycopg_pool.ConnectionPool[Any] = (
             psycopg_pool.ConnectionPool(target, kwargs=_OPTIONS, **_POOL) if self._owns_pool else target
         )
@@ -213,7 +225,7 @@ class PostgresEngine:
 
     def diagnose(self, progress: Progress | None) -> Future[list[Finding]]:
         """Queue a look at all tables, from one snapshot; it makes none, and needs no right to write."""
-        return self._submit(lambda: self._inspect(progress))
+        return self._submit(lambda: again(lambda: self._inspect(progress), reading_attempts()))
 
     def stop(self) -> None:
         """Finish what is queued, and close the pool if it is ours. Not in a forked child."""

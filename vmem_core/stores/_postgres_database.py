@@ -27,6 +27,7 @@ from vmem_core.stores._postgres_sql import (
 )
 
 WRITE: Final = "begin isolation level read committed"  # a role that is set to read only stays so
+_LONGEST_SWITCH: Final = "1s"  # that writers wait for the tables of a generation that goes
 READ: Final = "begin isolation level repeatable read, read only"
 
 
@@ -150,7 +151,13 @@ class PostgresDatabase:
         self.execute(f"drop table {table}")
 
     def hold_generations(self, *, exclusively: bool = False) -> None:
-        """Keep others from beginning or switching generations, and writers out too if that is asked for."""
+        """Keep others from beginning or switching generations, and writers out too if that is asked for.
+
+        Who keeps writers out gives up soon when a long reader, such as a doctor or a backup, keeps a table from being
+        dropped: writers go on, and it is tried again.
+        """
+        if exclusively:
+            run(self._connection, f"set local lock_timeout to '{_LONGEST_SWITCH}'")
         self.execute(LOCK_GENERATIONS[exclusively])
 
     def hold_scopes(self, scope_ids: Sequence[int]) -> None:

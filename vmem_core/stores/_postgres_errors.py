@@ -5,10 +5,12 @@ Owns the translation of errors and the bounded retries. Does not own transaction
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import psycopg
+import psycopg.conninfo
 import psycopg_pool
 import tenacity
 
@@ -22,6 +24,7 @@ AGAIN: Final = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.UniqueViolation,
     psycopg.errors.DuplicateSchema,
+    psycopg.errors.LockNotAvailable,
 )
 # Two writers may start a generation at once. One that sets up holds a lock, so that a table there is somebody else's.
 _TAKEN: Final = (psycopg.errors.DuplicateTable, psycopg.errors.DuplicateObject)
@@ -62,6 +65,25 @@ def has_ended(connection: Any) -> bool:
     except psycopg.OperationalError:
         return True
     return bool(connection.closed)
+
+
+def check_dsn(dsn: str) -> None:
+    """Refuse at once what no server could ever be reached by.
+
+    Raises:
+        InvalidRequestError: For a connection string that cannot be read. The driver's own words would quote it.
+    """
+    try:
+        psycopg.conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        raise InvalidRequestError(
+            "is not a connection string; percent-encode special characters of the password", path="dsn_or_pool"
+        ) from None
+
+
+def silence_own_pool(name: str) -> None:
+    """Keep the driver from logging what fails in a pool of ours: its words may quote the password, we raise ours."""
+    logging.getLogger("psycopg.pool").addFilter(lambda record: not (record.args and name in record.args))
 
 
 def meaning_of(error: BaseException) -> BaseException:
