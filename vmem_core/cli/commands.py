@@ -210,9 +210,10 @@ def forget(
         facade(session.store).scrub()
     count = len(result.revisions)
     done = f"{count} {'revision' if count == 1 else 'revisions'} deleted" if count else "it was forgotten before"
-    output.remark(
-        out, f"forgotten: {done}, and {opening.shown(store)} was scrubbed: no byte of the record is left in it"
-    )
+    where, left = opening.shown(store), "no byte of the record is left in it"
+    if opening.is_server(store):
+        left = "no row of the record is left in its tables; its log, replicas and archives keep theirs until they go"
+    output.remark(out, f"forgotten: {done}, and {where} was scrubbed: {left}")
     output.remark(out, "copies elsewhere (backups, chat logs, checkpoints) are not touched")
 
 
