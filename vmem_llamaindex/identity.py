@@ -79,6 +79,21 @@ def step_context() -> Context[Any] | None:
         return None
 
 
+def step_event() -> Any:
+    """The event that the step we are in was called with; None outside of one, or if the runtime does not tell."""
+    runtime: Any = _RUNTIME_STEP
+    return None if runtime is None else getattr(runtime.get(None), "event", None)
+
+
+def is_inside_tool() -> bool:
+    """Whether what runs here began inside the call of a tool, and is not the step of that call: a model asked for it.
+
+    A run inherits the context variables of the place where it begins.
+    """
+    entered = _ENTERED.get()
+    return entered is not None and entered.context is not step_context()
+
+
 def current_call() -> ToolCall | None:
     """The tool call that we are in: the one that was entered, else the one that the runtime knows of; else None.
 
@@ -92,9 +107,9 @@ def current_call() -> ToolCall | None:
 
 
 def _runtime_call(context: Context[Any] | None) -> ToolCall | None:
-    if context is None or _RUNTIME_STEP is None:
+    if context is None:
         return None
-    event = getattr(_RUNTIME_STEP.get(None), "event", None)
+    event = step_event()
     call_id, tool = getattr(event, "tool_id", None), getattr(event, "tool_name", None)
     if not isinstance(call_id, str) or not isinstance(tool, str):
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage
@@ -17,8 +18,9 @@ from workflows import Context
 from workflows.errors import WorkflowRuntimeError
 
 from vmem_llamaindex.conversation import Mark, digest_of, is_memory_answer, is_tool_result
-from vmem_llamaindex.identity import begin_turn
+from vmem_llamaindex.identity import begin_turn, step_event
 from vmem_llamaindex.memory_history import on_library_loop
+from vmem_llamaindex.memory_speaker import begins_run
 
 _RESULTS: Final = "current_tool_calls"  # where the agents keep the results of a run until it has ended
 _PUT: Final = "vmem_put"  # where we keep the ids of messages that are about to be stored
@@ -37,16 +39,7 @@ def step_context() -> Context[Any] | None:
 
 def memory_of_start() -> Any:
     """The ``memory=`` that an agent's run was started with, if we are in the step that begins it; else None."""
-    module = sys.modules.get("llama_index.core.agent.workflow.workflow_events")
-    try:
-        from workflows.runtime.types.results import StepWorkerStateContextVar
-
-        event = getattr(StepWorkerStateContextVar.get(), "event", None)
-    except (ImportError, LookupError):
-        return None
-    if module is None or not isinstance(event, module.AgentWorkflowStartEvent):
-        return None
-    return event.get("memory", None)
+    return step_event().get("memory", None) if begins_run() else None
 
 
 def drops_system_message() -> bool:
@@ -88,7 +81,7 @@ def _mark_result(message: ChatMessage, mark: Mark, ran: Sequence[Any]) -> Mark:
         return mark
     output = found[0].tool_output
     ok = not output.is_error and not is_memory_answer("", output.raw_output)
-    return Mark(mark.id, mark.scope, tool=found[0].tool_name, ok=ok)
+    return replace(mark, tool=found[0].tool_name, ok=ok)
 
 
 # --- what a resumed run does once more ----------------------------------------------------------------------------
