@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from llama_index.core.memory.types import BaseMemory
 from workflows import Context
 from workflows.errors import WorkflowRuntimeError
 
@@ -37,7 +38,9 @@ except ImportError:  # pragma: no cover - likewise
 
 EXECUTION_KEY = "vmem_execution_id"
 TURN_KEY = "vmem_turn_id"
-_SCRATCHPAD = "scratchpad"  # the agents' own key
+# The agents' own keys and tool:
+_SCRATCHPAD, _RAN, _MEMORY, _ASKED = "scratchpad", "current_tool_calls", "memory", "user_msg_str"
+_HANDOFF = "handoff"
 _KEY_VERSION = "vmem-op-1"
 
 
@@ -274,7 +277,7 @@ async def operation_id(
         return None
     turn, reply, is_weak = call.turn_id, 0, call.tool not in ("", tool) or call.call_id in ("", tool)
     if call.execution_id is None and call.context is not None:
-        turn, replies = await _turn(call.context), _replies(await kept(call.context, _SCRATCHPAD) or ())
+        turn, replies = await _turn_and_replies(call.context)
         reply = _reply_with(call, replies)
         is_weak = is_weak or (reply > 0 and sum(one.call_id == call.call_id for one in replies[reply - 1]) > 1)
     key = [_KEY_VERSION, scope.key, execution, turn, reply, call.call_id, tool]
@@ -290,13 +293,48 @@ async def _execution(context: Context[Any] | None, may_keep: bool) -> str | None
     return None if found is None else str(found)
 
 
-async def _turn(context: Context[Any]) -> str:
-    """The turn, or with an agent and a chat memory that keep none what the user said in it."""
-    turn = await kept(context, TURN_KEY)
-    if turn is not None:
-        return str(turn)
-    said = await kept(context, "user_msg_str")
-    return text_digest(said) if isinstance(said, str) else ""
+async def _turn_and_replies(context: Context[Any]) -> tuple[str, list[list[ToolCall]]]:
+    """The turn that a context is in, and the model's replies in it that made calls, whichever agent's they are.
+
+    Agents collect the messages of a turn, and put them into the chat memory when they hand over: there the rest is.
+    With an agent and a chat memory that keep no turn, it is what the user said, after all that was said before.
+    """
+    turn, collected = await kept(context, TURN_KEY), _replies(await kept(context, _SCRATCHPAD) or ())
+    handed = any(getattr(one, "tool_name", None) == _HANDOFF for one in await kept(context, _RAN) or ())
+    if turn is not None and not handed:
+        return str(turn), collected
+    asked = await kept(context, _ASKED)
+    memory = await kept(context, _MEMORY)
+    before, since = _split(await memory.aget_all() if isinstance(memory, BaseMemory) else (), asked)
+    if turn is None:
+        told = [one.content for one in before if one.role in ("user", "system")]
+        turn = text_digest(json.dumps([asked, told, _name_of(memory)])) if isinstance(asked, str) else ""
+    stored = _replies(since)
+    is_stored = bool(collected) and stored[-len(collected) :] == collected  # put there and not yet taken away
+    return str(turn), stored if is_stored else stored + collected
+
+
+_NAMES: dict[int, str] = {}  # of chat memories that are in this process
+
+
+def _name_of(memory: Any) -> str:
+    """A name for a chat memory of the framework's own: these are never saved, so each run of a context has a new one.
+
+    Any other may come back with a context in another process, and must not be told from the one that it was.
+    """
+    if not type(memory).__module__.startswith("llama_index."):
+        return ""
+    if id(memory) not in _NAMES:
+        weakref.finalize(memory, _NAMES.pop, id(memory), None).atexit = False
+    return _NAMES.setdefault(id(memory), uuid.uuid4().hex)
+
+
+def _split(messages: Sequence[Any], asked: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Messages up to what the user said last, and those since then: what an agent says in the user's role is not it."""
+    spoken = [place for place, one in enumerate(messages, 1) if one.role == "user"]
+    same = [place for place in spoken if messages[place - 1].content == asked]
+    place = max(same or spoken, default=0)
+    return messages[:place], messages[place:]
 
 
 # --- replies of the model -----------------------------------------------------------------------------------------

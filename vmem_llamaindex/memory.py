@@ -44,6 +44,7 @@ from vmem_llamaindex.memory_run import (
     drops_system_message,
     mark_results,
     memory_of_start,
+    note_history,
     note_put,
     note_turn,
     put_of_run,
@@ -366,6 +367,7 @@ class VersionedMemory(Memory):
         fresh = [self._mark(past=True, opens=begins_run()) for _ in cleaned]
         made = as_past(cleaned, before, fresh, written=asked_by_model(self._made_in_tool))
         await self.sql_store.set_messages(self.session_id, made, status=MessageStatus.ACTIVE)
+        await note_history()
         self._conversation.recalled.drop()
         if self.extract == "after_turn":  # a turn that was left may not be in the new history
             await self._learn(session, last=True, found=before)

@@ -103,6 +103,13 @@ async def note_turn(message: ChatMessage, message_id: str) -> None:
         await begin_turn(context, message_id)  # so that tools know their calls by it, in any agent
 
 
+async def note_history() -> None:
+    """Begin a turn where a run is given a chat history: its question may stand in it."""
+    context = step_context()
+    if context is not None and begins_run():
+        await begin_turn(context)
+
+
 async def put_of_run() -> list[str] | None:
     """The ids of the messages that the run stored last."""
     noted = await _noted(_PUT)
