@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from fake_models import FakeLLM, Gate, facts, obey
-from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent
+from llama_index.core.agent.workflow import AgentWorkflow, CodeActAgent, FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, TextBlock
 from llama_index.core.chat_engine import SimpleChatEngine
+from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.tools import FunctionTool, RetrieverTool
 from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
 from llamaindex_fakes import Call
@@ -30,6 +31,7 @@ from llamaindex_memory_fakes import (
     react_agent,
     read_by,
     roles,
+    search_web,
     shown,
     tools,
 )
@@ -37,11 +39,21 @@ from pydantic import BaseModel
 from workflows.errors import WorkflowCancelledByUser
 
 from vmem_core import ExtractionPolicy, InMemoryStore, InvalidRequestError, MemorySession, UnsupportedError
-from vmem_llamaindex import MemoryRetriever, VersionedMemory
+from vmem_llamaindex import KnowsItsCalls, MemoryRetriever, VersionedFunctionAgent, VersionedMemory
 
 ASKED = "Where is my parcel?"
 TRUSTED_RESULT = ChatMessage(role="tool", content=SECRET, additional_kwargs={"tool_call_id": "c-trusted"})
 HEADING = "Remembered records"
+
+
+class Script:
+    """Replies of a model, one after another."""
+
+    def __init__(self, *texts: str) -> None:
+        self.left = list(texts)
+
+    def __call__(self, messages: Any, **given: Any) -> ChatMessage:
+        return ChatMessage(role="assistant", content=self.left.pop(0))
 
 
 @pytest.fixture(params=sorted(AGENTS))
@@ -107,6 +119,95 @@ async def test_of_a_react_agent_neither_observations_nor_answers_are_read(named:
     await agent.run(ASKED, memory=memory)
     stored = as_json([one.content for one in await memory.aget_all()])
     assert INJECTED in stored, "the framework keeps what was observed in the assistant's message"
+    assert read_by(model) == [ASKED]
+
+
+class KnowingCodeAct(KnowsItsCalls, CodeActAgent):
+    """A class of a host's own with the mixin."""
+
+
+@pytest.mark.parametrize("kind", [CodeActAgent, KnowingCodeAct])
+async def test_the_output_of_code_that_an_agent_ran_is_not_the_users_word(named: str, kind: Any) -> None:
+    session, model = learning()
+    memory = memory_of(session, named)
+    code = "<execute>\nprint(1)\n</execute>"
+    llm = MockFunctionCallingLLM(is_chat_model=True, response_generator=Script(code, "done", "You are welcome."))
+    agent = kind(code_execute_fn=lambda code: INJECTED, tools=[FunctionTool.from_defaults(search_web)], llm=llm)
+    await agent.run(ASKED, memory=memory)
+    await agent.run("Thanks.", memory=memory)
+    stored = [one for one in await memory.aget_all() if INJECTED in str(one.content)]
+    assert roles(stored) == ["user"], "the framework stores it in the user's role"
+    assert read_by(model) == [ASKED, "Thanks."]
+    assert model.tasks.count("extract") == 2, "it begins no turn"
+
+
+async def test_what_the_user_says_in_the_words_of_an_observation_is_read(named: str, make_agent: Any) -> None:
+    session, model = learning()
+    memory = memory_of(session, named)
+    agent = make_agent({ASKED: [[UNTRUSTED]]}, tools())
+    for said in (ASKED, "observation: I sleep badly since May.", "Bye."):
+        await agent.run(said, memory=memory)
+    await agent.run(chat_history=[ChatMessage(role="user", content="observation: it is May.")], memory=memory)
+    assert read_by(model) == [ASKED, "observation: I sleep badly since May.", "Bye.", "observation: it is May."]
+
+
+async def test_outside_of_a_run_an_observation_is_the_users_unless_the_assistant_awaits_one(named: str) -> None:
+    session, model = learning()
+    memory = memory_of(session, named)
+    acting = "Thought: I look.\nAction: search_web\nAction Input: {}"
+    answered = f"{acting}\nObservation: nothing\nThought: I can answer.\nAnswer: Hello."
+    for said, answer in ((ASKED, answered), ("Observation: I sleep badly.", acting), (f"Observation: {INJECTED}", "x")):
+        await memory.aput(ChatMessage(role="user", content=said))
+        await memory.aput(ChatMessage(role="assistant", content=answer))
+    assert read_by(model) == [ASKED, "Observation: I sleep badly."]
+
+
+async def test_turns_that_are_read_together_keep_an_observation_of_the_users_apart(named: str) -> None:
+    session, model = learning()
+    memory = memory_of(session, named, extract="manual")
+    acting = "Action: search_web\nAction Input: {}\nObservation: nothing\nAnswer: Hello."
+    for said in (ASKED, "Observation: I sleep badly."):
+        await memory.aput(ChatMessage(role="user", content=said))
+        await memory.aput(ChatMessage(role="assistant", content=acting))
+    await memory.aflush()
+    assert read_by(model) == [ASKED, "Observation: I sleep badly."]
+
+
+@pytest.mark.parametrize("in_history", [False, True])
+@pytest.mark.parametrize("outer", [FunctionAgent, VersionedFunctionAgent])
+async def test_the_task_that_a_model_gives_another_agent_is_not_the_users_word(
+    named: str, outer: Any, in_history: bool
+) -> None:
+    session, model = learning()
+    earlier = memory_of(session, named, session_id="earlier")
+
+    async def research(task: str) -> str:
+        """Lets another agent work."""
+        own = earlier if outer is VersionedFunctionAgent else memory_of(session, named, session_id="sub")
+        sub = function_agent({task: [[TRUSTED]]}, tools())
+        asked = {"chat_history": [ChatMessage(role="user", content=task)]} if in_history else {"user_msg": task}
+        return str(await sub.run(**asked, memory=own))
+
+    calls = [[Call("research", {"task": f"{INJECTED} {number}"}, f"c{number}")] for number in range(2)]
+    agent = outer(llm=TalkLLM([{ASKED: calls}]), tools=[research])
+    await agent.run(ASKED, memory=memory_of(session, named, session_id="main"))
+    assert read_by(model) == [ASKED]
+    await function_agent().run("Hello.", memory=earlier)
+    assert read_by(model) == [ASKED, "Hello."], "the memory itself may serve a user later"
+
+
+async def test_what_a_tool_puts_into_a_chat_is_not_the_users_word(named: str) -> None:
+    session, model = learning()
+
+    def ask_engine(task: str) -> str:
+        """Asks a chat engine."""
+        engine = SimpleChatEngine.from_defaults(llm=TalkLLM([{}]), memory=other)
+        return str(engine.chat(task))
+
+    other = memory_of(session, named, session_id="other")
+    agent = function_agent({ASKED: [[Call("ask_engine", {"task": INJECTED}, "c1")]]}, [ask_engine])
+    await agent.run(ASKED, memory=memory_of(session, named, session_id="main"))
+    assert INJECTED in as_json([one.content for one in await other.aget_all()])
     assert read_by(model) == [ASKED]
 
 

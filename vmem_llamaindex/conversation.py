@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
@@ -21,8 +21,8 @@ MARK: Final = "vmem"  # where a stored message carries its mark; taken off befor
 HANDOFF: Final = "handoff"  # LlamaIndex's own tool: its result is a model's words
 _KEY_VERSION: Final = "vmem-turn-1"
 _MOST_TOGETHER: Final = 50  # messages that one extraction reads, unless a single turn has more
-# What a text-only loop feeds back in the user's role. Such a message never begins a turn, so that the core always sees
-# the request for it in the same conversation. Looser than the core's own test: what it takes too much costs nothing.
+# What a text-only loop feeds back in the user's role. Such a message begins no turn unless the user is known to speak,
+# so that the core sees the request for it in the same conversation. Looser than the core's own test.
 _OBSERVED: Final = re.compile(r"\W*observations?\b", re.IGNORECASE)
 _ASSISTANT: Final = frozenset({MessageRole.ASSISTANT, MessageRole.CHATBOT, MessageRole.MODEL})
 _TOOL: Final = frozenset({MessageRole.TOOL, MessageRole.FUNCTION})
@@ -41,7 +41,8 @@ class Mark:
         past: It came with a chat history that the host set, or was there before us: never read.
         tool: Of a tool's result: the tool that ran, as the framework itself tells; None: not known.
         ok: Of a tool's result: that it did not fail, as the framework itself tells.
-        written: In the user's role, but an agent wrote it: what executed code printed, or the task of a sub-agent.
+        opens: Of a message in the user's role: that it begins a turn, whatever it looks like.
+        written: Of a message in the user's role: that a model or a tool wrote it. It is no source.
     """
 
     id: str
@@ -49,15 +50,12 @@ class Mark:
     past: bool = False
     tool: str | None = None
     ok: bool = False
+    opens: bool = False
     written: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object; what is not set is left out."""
-        given = {
-            "id": self.id, "scope": self.scope, "past": self.past, "tool": self.tool, "ok": self.ok,
-            "written": self.written,
-        }  # fmt: skip
-        return {name: value for name, value in given.items() if value}
+        return {name: value for name, value in asdict(self).items() if value}
 
     @classmethod
     def of(cls, message: ChatMessage, place: int) -> Mark:
@@ -76,6 +74,7 @@ class Mark:
             past=given.get("past") is True,
             tool=given.get("tool"),
             ok=given.get("ok") is True,
+            opens=given.get("opens") is True,
             written=given.get("written") is True,
         )
 
@@ -94,10 +93,10 @@ class Kept:
 
     @property
     def begins_turn(self) -> bool:
-        """Whether the user speaks."""
-        if self.message.role != MessageRole.USER or self.mark.written:
+        """Whether the user speaks, or a model that asks an agent in the user's place."""
+        if self.message.role != MessageRole.USER:
             return False
-        return not _OBSERVED.match(text_of(self.message))
+        return self.mark.opens or not (self.mark.written or looks_observed(self.message))
 
     @property
     def ends_turn(self) -> bool:
@@ -145,6 +144,11 @@ def text_of(message: ChatMessage) -> str:
 def ends_turn(message: ChatMessage) -> bool:
     """Whether a message is the assistant's answer."""
     return message.role in _ASSISTANT and not tool_calls(message)
+
+
+def looks_observed(message: ChatMessage) -> bool:
+    """Whether a message begins as what a text-only loop feeds back in the user's role."""
+    return _OBSERVED.match(text_of(message)) is not None
 
 
 def is_tool_result(message: ChatMessage) -> bool:
@@ -260,23 +264,47 @@ def turns(conversation: Iterable[Kept]) -> list[list[Kept]]:
     return found
 
 
-def open_question(conversation: Sequence[Kept]) -> Kept | None:
-    """The user's message at the end that nobody has answered yet; None if there is none."""
-    last = turns(conversation)[-1] if conversation else []
-    return last[0] if last and last[0].begins_turn and not last[-1].ends_turn else None
+def as_past(
+    messages: Sequence[ChatMessage], before: Sequence[Kept], fresh: Sequence[Mark], *, written: bool
+) -> list[ChatMessage]:
+    """A chat history that a host sets, marked: what was known keeps its mark, the rest is the past.
+
+    A question at its end that nobody has answered is new.
+
+    Args:
+        messages: The history.
+        before: The conversation until now.
+        fresh: A mark of the past for each message.
+        written: Whether a model asks that question.
+    """
+    known: dict[str, list[Kept]] = {}
+    for one in reversed(before):
+        known.setdefault(said(one.message), []).append(one)
+    made = []
+    for message, mark in zip(messages, fresh, strict=True):
+        same = known.get(said(message))
+        made.append(Kept(message, same.pop().mark if same else mark))
+    asked = turns(made)[-1][0] if made else None
+    if asked is not None and asked.begins_turn and asked.mark.past and not made[-1].ends_turn:
+        made = [
+            Kept(one.message, replace(one.mark, past=False, written=written)) if one is asked else one for one in made
+        ]
+    return [marked(one.message, one.mark) for one in made]
 
 
 def batches(found: Iterable[Sequence[Kept]]) -> Iterator[list[Kept]]:
     """Turns put together, so that many short ones are read by few calls of a model.
 
     Ids of tool calls that a provider uses again in each turn keep turns apart: in one reading they would be ambiguous,
-    and no result of theirs would be trusted.
+    and no result of theirs would be trusted. So does a turn that only looks like an observation: before it
+    no request may stand.
     """
     batch: list[Kept] = []
     used: set[str] = set()
     for turn in found:
         calls = {call.id for one in turn for call in tool_calls(one.message) if call.id}
-        if batch and (len(batch) + len(turn) > _MOST_TOGETHER or calls & used):
+        is_full = len(batch) + len(turn) > _MOST_TOGETHER
+        if batch and (is_full or calls & used or looks_observed(turn[0].message)):
             yield batch
             batch, used = [], set()
         batch.extend(turn)

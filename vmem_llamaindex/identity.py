@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from llama_index.core.memory.types import BaseMemory
 from workflows import Context
 from workflows.errors import WorkflowRuntimeError
 
@@ -37,8 +38,9 @@ except ImportError:  # pragma: no cover - likewise
 
 EXECUTION_KEY = "vmem_execution_id"
 TURN_KEY = "vmem_turn_id"
-_SCRATCHPAD, _RESULTS = "scratchpad", "current_tool_calls"  # the agents' own keys
-HANDOFF = "handoff"  # LlamaIndex's own tool
+# The agents' own keys and tool:
+_SCRATCHPAD, _RAN, _MEMORY, _ASKED = "scratchpad", "current_tool_calls", "memory", "user_msg_str"
+_HANDOFF = "handoff"
 _KEY_VERSION = "vmem-op-1"
 
 
@@ -80,6 +82,21 @@ def step_context() -> Context[Any] | None:
         return None
 
 
+def step_event() -> Any:
+    """The event that the step we are in was called with; None outside of one, or if the runtime does not tell."""
+    runtime: Any = _RUNTIME_STEP
+    return None if runtime is None else getattr(runtime.get(None), "event", None)
+
+
+def is_inside_tool() -> bool:
+    """Whether what runs here began inside the call of a tool, and is not the step of that call: a model asked for it.
+
+    A run inherits the context variables of the place where it begins.
+    """
+    entered = _ENTERED.get()
+    return entered is not None and entered.context is not step_context()
+
+
 def current_call() -> ToolCall | None:
     """The tool call that we are in: the one that was entered, else the one that the runtime knows of; else None.
 
@@ -93,9 +110,9 @@ def current_call() -> ToolCall | None:
 
 
 def _runtime_call(context: Context[Any] | None) -> ToolCall | None:
-    if context is None or _RUNTIME_STEP is None:
+    if context is None:
         return None
-    event = getattr(_RUNTIME_STEP.get(None), "event", None)
+    event = step_event()
     call_id, tool = getattr(event, "tool_id", None), getattr(event, "tool_name", None)
     if not isinstance(call_id, str) or not isinstance(tool, str):
         return None
@@ -146,12 +163,6 @@ def tool_call_scope(*, tool_call_id: str, execution_id: str, turn_id: str = "") 
 def _check_id(value: object, path: str, *, may_be_blank: bool = False) -> None:
     if not isinstance(value, str) or not (may_be_blank or value.strip()):
         raise InvalidRequestError("must be a string, not blank unless it is the id of a call or a turn", path=path)
-
-
-def is_inside_a_call() -> bool:
-    """Whether this step is of a run that began inside a call of one of our tools' kind: an agent that a tool runs."""
-    outer = _ENTERED.get()
-    return outer is not None and outer.context is not None and outer.context is not step_context()
 
 
 def is_workflow_signal(error: BaseException) -> bool:
@@ -266,12 +277,10 @@ async def operation_id(
         return None
     turn, reply, is_weak = call.turn_id, 0, call.tool not in ("", tool) or call.call_id in ("", tool)
     if call.execution_id is None and call.context is not None:
-        turn, replies = await _turn(call.context), _replies(await kept(call.context, _SCRATCHPAD) or ())
+        turn, replies = await _turn_and_replies(call.context)
         reply = _reply_with(call, replies)
         is_weak = is_weak or (reply > 0 and sum(one.call_id == call.call_id for one in replies[reply - 1]) > 1)
     key = [_KEY_VERSION, scope.key, execution, turn, reply, call.call_id, tool]
-    if call.execution_id is None and call.context is not None:
-        key += await _handoffs(call.context)
     if is_weak:
         key.append(text_digest(json.dumps(arguments, sort_keys=True)))
     return f"{_KEY_VERSION}:{text_digest(json.dumps(key)).removeprefix('sha256:')}"
@@ -284,20 +293,48 @@ async def _execution(context: Context[Any] | None, may_keep: bool) -> str | None
     return None if found is None else str(found)
 
 
-async def _handoffs(context: Context[Any]) -> list[str]:
-    """How often the turn went to another agent, which counts its replies from the first again."""
-    ran = await kept(context, _RESULTS) or ()
-    count = sum(getattr(one, "tool_name", None) == HANDOFF for one in ran)
-    return [f"handoff {count}"] if count else []
+async def _turn_and_replies(context: Context[Any]) -> tuple[str, list[list[ToolCall]]]:
+    """The turn that a context is in, and the model's replies in it that made calls, whichever agent's they are.
+
+    Agents collect the messages of a turn, and put them into the chat memory when they hand over: there the rest is.
+    With an agent and a chat memory that keep no turn, it is what the user said, after all that was said before.
+    """
+    turn, collected = await kept(context, TURN_KEY), _replies(await kept(context, _SCRATCHPAD) or ())
+    handed = any(getattr(one, "tool_name", None) == _HANDOFF for one in await kept(context, _RAN) or ())
+    if turn is not None and not handed:
+        return str(turn), collected
+    asked = await kept(context, _ASKED)
+    memory = await kept(context, _MEMORY)
+    before, since = _split(await memory.aget_all() if isinstance(memory, BaseMemory) else (), asked)
+    if turn is None:
+        told = [one.content for one in before if one.role in ("user", "system")]
+        turn = text_digest(json.dumps([asked, told, _name_of(memory)])) if isinstance(asked, str) else ""
+    stored = _replies(since)
+    is_stored = bool(collected) and stored[-len(collected) :] == collected  # put there and not yet taken away
+    return str(turn), stored if is_stored else stored + collected
 
 
-async def _turn(context: Context[Any]) -> str:
-    """The turn, or with an agent and a chat memory that keep none what the user said in it."""
-    turn = await kept(context, TURN_KEY)
-    if turn is not None:
-        return str(turn)
-    said = await kept(context, "user_msg_str")
-    return text_digest(said) if isinstance(said, str) else ""
+_NAMES: dict[int, str] = {}  # of chat memories that are in this process
+
+
+def _name_of(memory: Any) -> str:
+    """A name for a chat memory of the framework's own: these are never saved, so each run of a context has a new one.
+
+    Any other may come back with a context in another process, and must not be told from the one that it was.
+    """
+    if not type(memory).__module__.startswith("llama_index."):
+        return ""
+    if id(memory) not in _NAMES:
+        weakref.finalize(memory, _NAMES.pop, id(memory), None).atexit = False
+    return _NAMES.setdefault(id(memory), uuid.uuid4().hex)
+
+
+def _split(messages: Sequence[Any], asked: Any) -> tuple[Sequence[Any], Sequence[Any]]:
+    """Messages up to what the user said last, and those since then: what an agent says in the user's role is not it."""
+    spoken = [place for place, one in enumerate(messages, 1) if one.role == "user"]
+    same = [place for place in spoken if messages[place - 1].content == asked]
+    place = max(same or spoken, default=0)
+    return messages[:place], messages[place:]
 
 
 # --- replies of the model -----------------------------------------------------------------------------------------

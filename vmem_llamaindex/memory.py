@@ -30,18 +30,7 @@ from vmem_core import (
     text_digest,
 )
 from vmem_llamaindex.binding import LOG, MemoryRequest, bound_session
-from vmem_llamaindex.conversation import (
-    Kept,
-    Mark,
-    ends_turn,
-    kept,
-    marked,
-    open_question,
-    plain,
-    said,
-    text_of,
-)
-from vmem_llamaindex.identity import is_inside_a_call
+from vmem_llamaindex.conversation import Kept, Mark, as_past, ends_turn, kept, marked, plain, said, text_of
 from vmem_llamaindex.memory_history import (
     Conversation,
     ProcessChatStore,
@@ -55,6 +44,7 @@ from vmem_llamaindex.memory_run import (
     drops_system_message,
     mark_results,
     memory_of_start,
+    note_history,
     note_put,
     note_turn,
     put_of_run,
@@ -63,6 +53,7 @@ from vmem_llamaindex.memory_run import (
 )
 from vmem_llamaindex.memory_saved import ANOTHER_SCOPE, SAVED, bind, check_bound, unfinished_of
 from vmem_llamaindex.memory_settings import check_method, check_names, check_settings
+from vmem_llamaindex.memory_speaker import asked_by_model, begins_run, in_tool_step, speakers
 
 _MOST_OF_A_MARK: Final = 16  # characters of a scope's digest that each stored message carries
 
@@ -103,6 +94,7 @@ class VersionedMemory(Memory):
     _learner: Learner = PrivateAttr()
     _recaller: Recaller = PrivateAttr()
     _is_new: bool = PrivateAttr(default=True)
+    _made_in_tool: bool = PrivateAttr(default=False)
 
     def __init__(self, **data: Any) -> None:
         data.setdefault("sql_store", ProcessChatStore())
@@ -201,6 +193,7 @@ class VersionedMemory(Memory):
             tokenizer_fn=tokenizer_fn or get_tokenizer(),
         )
         made._given, made._conversation.tokenizer = session, tokenizer_fn
+        made._made_in_tool = in_tool_step()
         return made
 
     @classmethod
@@ -337,23 +330,30 @@ class VersionedMemory(Memory):
 
     async def _marked(self, messages: Sequence[ChatMessage], stored: Sequence[Kept]) -> list[ChatMessage]:
         """Messages with their marks; none, if a run that is resumed puts once more what is there."""
-        if len(messages) == 1 and Kept(messages[0], self._mark()).begins_turn:
-            again = await turn_of_run(messages[0])
-            if again is not None and any(one.id == again for one in stored):
-                if stored[-1].id == again:
-                    return []
-                again = None  # the user says the same once more
-            mark = replace(self._mark(again), written=is_inside_a_call())
-            await note_turn(messages[0], mark.id)
-            return [marked(messages[0], mark)]
+        who = speakers(messages, stored, made_in_tool=self._made_in_tool)
+        new = [self._mark(opens=one.opens, written=one.written) for one in who]
+        if len(messages) == 1 and Kept(messages[0], new[0]).begins_turn:
+            return await self._opening(messages[0], new[0], stored)
         tail = stored[-len(messages) :]
         if [one.id for one in tail] == await put_of_run() and list(map(said, messages)) == [
             said(one.message) for one in tail
         ]:
             return []
-        marks = await mark_results(messages, [self._mark() for _ in messages])
+        marks = await mark_results(messages, new)
         await note_put([mark.id for mark in marks])
         return [marked(message, mark) for message, mark in zip(messages, marks, strict=True)]
+
+    async def _opening(self, message: ChatMessage, mark: Mark, stored: Sequence[Kept]) -> list[ChatMessage]:
+        if in_tool_step():  # which is no turn of the run that it belongs to
+            return [marked(message, mark)]
+        again = await turn_of_run(message)
+        if again is not None and any(one.id == again for one in stored):
+            if stored[-1].id == again:
+                return []
+            again = None  # the user says the same once more
+        mark = replace(mark, id=again or mark.id)
+        await note_turn(message, mark.id)
+        return [marked(message, mark)]
 
     async def aset(self, messages: list[ChatMessage]) -> None:
         """Put a chat history in the place of the one that is there.
@@ -364,25 +364,13 @@ class VersionedMemory(Memory):
         session = await self._session()
         before = await self._stored(older=True)
         cleaned = [clean for one in messages if (clean := without_context(one)) is not None]
-        history = self._as_past(cleaned, before)
-        question = open_question(kept(history))
-        if question is not None:
-            await note_turn(question.message, question.id)
-        await self.sql_store.set_messages(self.session_id, history, status=MessageStatus.ACTIVE)
+        fresh = [self._mark(past=True, opens=begins_run()) for _ in cleaned]
+        made = as_past(cleaned, before, fresh, written=asked_by_model(self._made_in_tool))
+        await self.sql_store.set_messages(self.session_id, made, status=MessageStatus.ACTIVE)
+        await note_history()
         self._conversation.recalled.drop()
         if self.extract == "after_turn":  # a turn that was left may not be in the new history
             await self._learn(session, last=True, found=before)
-
-    def _as_past(self, messages: Sequence[ChatMessage], before: Sequence[Kept]) -> list[ChatMessage]:
-        known: dict[str, list[Kept]] = {}
-        for one in reversed(before):
-            known.setdefault(said(one.message), []).append(one)
-        found = [(message, known.get(said(message))) for message in messages]
-        made = [Kept(message, same.pop().mark if same else self._mark(past=True)) for message, same in found]
-        question = open_question(made)
-        return [
-            marked(one.message, self._mark(one.id) if one is question and one.mark.past else one.mark) for one in made
-        ]
 
     async def areset(self, status: MessageStatus | None = None) -> None:
         """Delete the messages of the chat. What was learned from them stays; a turn that was not read is lost."""
@@ -466,9 +454,9 @@ class VersionedMemory(Memory):
         if any(one.mark.scope not in ("", own) for one in stored):
             raise InvalidRequestError("is the chat history of another scope; choose another", path="session_id")
 
-    def _mark(self, message_id: str | None = None, *, past: bool = False) -> Mark:
+    def _mark(self, *, past: bool = False, opens: bool = False, written: bool = False) -> Mark:
         scope = self.scope_digest.removeprefix("sha256:")[:_MOST_OF_A_MARK]
-        return Mark(message_id or f"vmem-msg-1:{uuid.uuid4().hex}", scope, past=past)
+        return Mark(f"vmem-msg-1:{uuid.uuid4().hex}", scope, past=past, opens=opens, written=written)
 
     # --- tokens -----------------------------------------------------------------------------------------------
 

@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
-from llama_index.core.base.llms.types import ChatMessage, MessageRole
+from llama_index.core.base.llms.types import ChatMessage
 from workflows import Context
 from workflows.errors import WorkflowRuntimeError
 
 from vmem_llamaindex.conversation import Mark, digest_of, is_memory_answer, is_tool_result
-from vmem_llamaindex.identity import begin_turn
+from vmem_llamaindex.identity import begin_turn, step_event
 from vmem_llamaindex.memory_history import on_library_loop
+from vmem_llamaindex.memory_speaker import begins_run
 
 _RESULTS: Final = "current_tool_calls"  # where the agents keep the results of a run until it has ended
 _OUR_OUTPUT: Final = "MemoryToolOutput"  # of tools.py, which a chat memory works without
@@ -39,16 +40,7 @@ def step_context() -> Context[Any] | None:
 
 def memory_of_start() -> Any:
     """The ``memory=`` that an agent's run was started with, if we are in the step that begins it; else None."""
-    module = sys.modules.get("llama_index.core.agent.workflow.workflow_events")
-    try:
-        from workflows.runtime.types.results import StepWorkerStateContextVar
-
-        event = getattr(StepWorkerStateContextVar.get(), "event", None)
-    except (ImportError, LookupError):
-        return None
-    if module is None or not isinstance(event, module.AgentWorkflowStartEvent):
-        return None
-    return event.get("memory", None)
+    return step_event().get("memory", None) if begins_run() else None
 
 
 def drops_system_message() -> bool:
@@ -77,14 +69,8 @@ async def mark_results(messages: Sequence[ChatMessage], marks: Sequence[Mark]) -
     not known: nothing is read of it.
     """
     context = step_context()
-    if context is None:
+    if context is None or not any(is_tool_result(message) for message in messages):
         return list(marks)
-    marks = [
-        replace(mark, written=True) if message.role == MessageRole.USER else mark
-        for message, mark in zip(messages, marks, strict=True)
-    ]
-    if not any(is_tool_result(message) for message in messages):
-        return marks
     ran = await context.store.get(_RESULTS, default=[])
     return [
         _mark_result(message, mark, ran) if is_tool_result(message) else mark
@@ -100,7 +86,7 @@ def _mark_result(message: ChatMessage, mark: Mark, ran: Sequence[Any]) -> Mark:
     output = found[0].tool_output
     is_ours = type(output).__name__ == _OUR_OUTPUT or is_memory_answer("", output.raw_output)
     ok = not output.is_error and not is_ours
-    return Mark(mark.id, mark.scope, tool=found[0].tool_name, ok=ok)
+    return replace(mark, tool=found[0].tool_name, ok=ok)
 
 
 # --- what a resumed run does once more ----------------------------------------------------------------------------
@@ -120,6 +106,13 @@ async def note_turn(message: ChatMessage, message_id: str) -> None:
     if context is not None:
         await _note(_TURN, {"id": message_id, "digest": digest_of(message, message_id)})
         await begin_turn(context, message_id)  # so that tools know their calls by it, in any agent
+
+
+async def note_history() -> None:
+    """Begin a turn where a run is given a chat history: its question may stand in it."""
+    context = step_context()
+    if context is not None and begins_run():
+        await begin_turn(context)
 
 
 async def put_of_run() -> list[str] | None:
