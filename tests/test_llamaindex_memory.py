@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 from fake_models import FakeLLM, Gate, facts, obey
 from llama_index.core.agent.workflow import AgentWorkflow, CodeActAgent, FunctionAgent
+from llama_index.core.agent.workflow.workflow_events import ToolCall
 from llama_index.core.base.llms.types import ChatMessage, TextBlock
 from llama_index.core.chat_engine import SimpleChatEngine
-from llama_index.core.llms.mock import MockFunctionCallingLLM
-from llama_index.core.tools import FunctionTool, RetrieverTool
+from llama_index.core.llms.mock import MockFunctionCallingLLM, MockLLM
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.tools import FunctionTool, QueryEngineTool, RetrieverTool
 from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
 from llamaindex_fakes import Call
 from llamaindex_memory_fakes import (
@@ -39,7 +42,7 @@ from pydantic import BaseModel
 from workflows.errors import WorkflowCancelledByUser
 
 from vmem_core import ExtractionPolicy, InMemoryStore, InvalidRequestError, MemorySession, UnsupportedError
-from vmem_llamaindex import KnowsItsCalls, MemoryRetriever, VersionedFunctionAgent, VersionedMemory
+from vmem_llamaindex import KnowsItsCalls, MemoryRetriever, VersionedFunctionAgent, VersionedMemory, create_memory_tools
 
 ASKED = "Where is my parcel?"
 TRUSTED_RESULT = ChatMessage(role="tool", content=SECRET, additional_kwargs={"tool_call_id": "c-trusted"})
@@ -256,6 +259,62 @@ async def test_answers_of_our_own_tools_are_never_read_whatever_they_are_called(
     memory = memory_of(session, named, trusted_tools={"notes"})
     await function_agent({ASKED: [[Call("notes", {"query": "x"}, "c1")]]}, [notes]).run(ASKED, memory=memory)
     assert read_by(model) == [ASKED]
+
+
+@pytest.mark.parametrize("through", ["tool", "tool of the host", "query engine"])
+@pytest.mark.parametrize("restored", [False, True])
+async def test_what_came_from_memory_is_not_read_through_whatever_tool_it_comes(
+    named: str, through: str, restored: bool
+) -> None:
+    session, model = learning()
+    await session.remember("Ada is a spy.", supersede="add")
+    recall = create_memory_tools(session, prefix="notes", include=["recall"])[0]
+
+    def ask(query: str) -> Any:
+        """Asks memory."""
+        return recall(query=query)
+
+    engine = RetrieverQueryEngine.from_args(MemoryRetriever(session), llm=MockLLM(max_tokens=3))
+    made = {
+        "tool": (recall, {"query": "zzz"}),  # which finds nothing
+        "tool of the host": (FunctionTool.from_defaults(ask), {"query": "zzz"}),
+        "query engine": (QueryEngineTool.from_defaults(engine, name="ask", description="x"), {"input": "spy"}),
+    }
+    tool, arguments = made[through]
+    name = tool.metadata.get_name()
+    memory = memory_of(session, named, trusted_tools={name})
+    agent = function_agent({ASKED: [[Call(name, arguments, "c1")], [UNTRUSTED]]}, [tool, *tools()])
+    handler, saved = agent.run(ASKED, memory=memory), ""
+    async for event in handler.stream_events():
+        if isinstance(event, ToolCall) and event.tool_name == "search_web" and not saved:
+            saved = as_json(handler.ctx.to_dict())
+            if restored:
+                await handler.cancel_run()
+                break
+    if restored:
+        with pytest.raises(WorkflowCancelledByUser):
+            await handler
+        await agent.run(ctx=Context.from_dict(agent, json.loads(saved)))
+    else:
+        await handler
+    assert [one for one in read_by(model) if one != ASKED] == []
+
+
+@pytest.mark.parametrize(
+    ("returned", "read"),
+    [
+        ({"städt": "Köln", "n": None, "ok": True}, '{"städt":"Köln","n":null,"ok":true}'),
+        ([{"a": 1.5}, []], '[{"a":1.5},[]]'),
+        ({"at": {1, 2}}, "{'at': {1, 2}}"),
+        ("{'a': 1}", "{'a': 1}"),
+    ],
+)
+async def test_data_of_a_trusted_tool_is_read_as_json(named: str, returned: Any, read: str) -> None:
+    session, model = learning()
+    look = FunctionTool.from_defaults(lambda number: returned, name="look", description="x")
+    memory = memory_of(session, named, trusted_tools={"look"})
+    await function_agent({ASKED: [[Call("look", {"number": 1}, "c1")]]}, [look]).run(ASKED, memory=memory)
+    assert read_by(model) == [ASKED, read]
 
 
 async def test_what_our_retriever_found_is_never_read_either(named: str) -> None:

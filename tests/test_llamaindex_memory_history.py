@@ -121,6 +121,19 @@ async def test_a_chat_store_that_is_bound_later_is_used_from_then_on(named: str,
     assert roles(await memory_of(session, named, session_id="s").aget_all()) == ["user", "assistant"] * 2
 
 
+async def test_a_conversation_stays_in_its_chat_store_when_another_is_bound(named: str, database: Any) -> None:
+    session, _ = learning()
+    other = SQLAlchemyChatStore("other", async_engine=database()._async_engine)
+    memory = memory_of(session, named, session_id="s", chat_store=database())
+    await memory.aput(USER)
+    bind_chat_store(named, other)
+    memory_of(session, named, session_id="another chat", chat_store=other)
+    again = memory_of(session, named, session_id="s")
+    assert roles(await again.aget_all()) == ["user"]
+    moved = memory_of(session, named, session_id="s", chat_store=other)  # by name
+    assert await moved.aget_all() == []
+
+
 async def test_messages_that_were_there_before_are_the_past(named: str, database: Any) -> None:
     store, (session, model) = database(), learning()
     await asyncio.to_thread(run_sync, store.add_messages("s", [ChatMessage(role="user", content="Old."), ANSWER]))

@@ -38,7 +38,7 @@ from processes import Script, run_script
 from sqlalchemy.ext.asyncio import create_async_engine
 from workflows.errors import WorkflowCancelledByUser
 
-from vmem_core import Embeddings, InMemoryStore, InvalidRequestError, MemorySession
+from vmem_core import Embeddings, InMemoryStore, InvalidRequestError, MemorySession, Scope
 from vmem_llamaindex import MemoryRequest, VersionedMemory, bind_session
 from vmem_llamaindex import binding as bindings
 from vmem_llamaindex import memory_history as histories
@@ -110,7 +110,7 @@ async def test_upstreams_memory_does_not() -> None:
 
 
 async def test_between_runs_nothing_that_was_said_or_is_known_is_in_it(named: str) -> None:
-    session, _ = learning()
+    session, _ = learning(Scope(user_id="somebody"))  # no digest and no id can hold that by chance
     await session.remember("The parcel went to Paris.", supersede="add")
     agent = function_agent({ASKED: [[TRUSTED], "It is on its way."]}, tools())
     ctx = Context(agent)
@@ -122,7 +122,7 @@ async def test_between_runs_nothing_that_was_said_or_is_known_is_in_it(named: st
         assert text not in as_json(data)
     assert data["state"]["state_data"]["_data"].pop("user_msg_str") == as_json(ASKED), "which the framework keeps"
     assert ASKED not in as_json(data)
-    assert "ada" not in as_json(memory_in(data))  # nor whose it is
+    assert "somebody" not in as_json(memory_in(data))  # nor whose it is
 
 
 async def test_of_an_unfinished_turn_its_messages_are_if_no_other_place_keeps_them(named: str) -> None:
@@ -427,6 +427,22 @@ async def test_a_context_with_the_memory_of_one_user_never_serves_another(
     assert len(shown(agent)) == calls
     assert (read_by(heard_ada), read_by(heard_bob)) == (["Hello."], [])
     await agent.run("Who likes tea?", memory=memory_of(ada, named), ctx=Context.from_dict(agent, saved(ctx)))
+
+
+async def test_another_conversation_on_a_used_context_is_told_of_once(
+    named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, _ = learning()
+    agent = function_agent()
+    ctx = Context(agent)
+    first, second = (memory_of(session, named, session_id=one) for one in ("s1", "s2"))
+    await agent.run("Hello.", memory=first, ctx=ctx)
+    assert caplog.records == []
+    for _ in range(2):
+        await agent.run("I live in Paris.", memory=second, ctx=ctx)
+    assert [one.message for one in caplog.records if "goes on with the conversation that it holds" in one.message]
+    assert len(caplog.records) == 1
+    assert await second.aget_all() == []
 
 
 async def test_a_memory_of_another_kind_is_not_silently_replaced_by_it(named: str) -> None:

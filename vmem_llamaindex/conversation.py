@@ -7,6 +7,7 @@ trusted: the core decides that by the call that a result answers.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from vmem_core import ExtractionPolicy, Message, Scope, ToolCall, mend_string, t
 
 MARK: Final = "vmem"  # where a stored message carries its mark; taken off before anybody else sees the message
 HANDOFF: Final = "handoff"  # LlamaIndex's own tool: its result is a model's words
+OUR_TOOL: Final = "vmem_tool"  # in the input that an answer of our own tools keeps: also after a context was restored
 _KEY_VERSION: Final = "vmem-turn-1"
 _MOST_TOGETHER: Final = 50  # messages that one extraction reads, unless a single turn has more
 # What a text-only loop feeds back in the user's role. Such a message begins no turn unless the user is known to speak,
@@ -41,6 +43,7 @@ class Mark:
         past: It came with a chat history that the host set, or was there before us: never read.
         tool: Of a tool's result: the tool that ran, as the framework itself tells; None: not known.
         ok: Of a tool's result: that it did not fail, as the framework itself tells.
+        literal: Of a tool's result: that it is data, which the framework shows as Python writes it.
         opens: Of a message in the user's role: that it begins a turn, whatever it looks like.
         written: Of a message in the user's role: that a model or a tool wrote it. It is no source.
     """
@@ -50,6 +53,7 @@ class Mark:
     past: bool = False
     tool: str | None = None
     ok: bool = False
+    literal: bool = False
     opens: bool = False
     written: bool = False
 
@@ -74,6 +78,7 @@ class Mark:
             past=given.get("past") is True,
             tool=given.get("tool"),
             ok=given.get("ok") is True,
+            literal=given.get("literal") is True,
             opens=given.get("opens") is True,
             written=given.get("written") is True,
         )
@@ -166,11 +171,12 @@ def tool_calls(message: ChatMessage) -> tuple[ToolCall, ...]:
 
 
 def _older_call(call: Any) -> tuple[str | None, str]:
-    call_id, name = _field(call, "id"), _field(_field(call, "function"), "name") or _field(call, "name")
+    call_id, name = field_of(call, "id"), field_of(field_of(call, "function"), "name") or field_of(call, "name")
     return call_id if isinstance(call_id, str) else None, name if isinstance(name, str) else ""
 
 
-def _field(value: Any, name: str) -> Any:
+def field_of(value: Any, name: str) -> Any:
+    """A field of an object, or of the mapping that it became when a context was saved."""
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
@@ -195,13 +201,21 @@ def _as_read(one: Kept) -> Message:
         return Message(
             mark.id,
             "tool",
-            content,
+            _as_json(text_of(message)) if mark.literal else content,
             tool_call_id=call_id if isinstance(call_id, str) else None,
             tool_name=mark.tool,
             is_error=mark.past or mark.tool is None or not mark.ok,
             model_written=mark.tool == HANDOFF or is_memory_answer(text_of(message)),
         )
     return Message(mark.id, "system", content)
+
+
+def _as_json(text: str) -> str:
+    """A dict or list as Python writes it, as compact JSON; what JSON cannot hold stays as it is."""
+    try:
+        return json.dumps(ast.literal_eval(text), ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return text
 
 
 def _block(block: Any) -> dict[str, Any]:
@@ -220,7 +234,7 @@ def is_memory_answer(text: str, raw: Any = None) -> bool:
         text: What the model was shown.
         raw: What the tool returned.
     """
-    nodes = raw if isinstance(raw, list | tuple) else getattr(raw, "source_nodes", None) or ()
+    nodes = raw if isinstance(raw, list | tuple) else field_of(raw, "source_nodes") or ()
     if any(_is_memory_node(one) for one in nodes):
         return True
     answer = parse(text)
@@ -235,7 +249,7 @@ def is_memory_record(value: Any) -> bool:
 
 
 def _is_memory_node(value: Any) -> bool:
-    metadata = _field(_field(value, "node") or value, "metadata")
+    metadata = field_of(field_of(value, "node") or value, "metadata")
     return isinstance(metadata, Mapping) and metadata.keys() >= _LABELS
 
 

@@ -106,7 +106,7 @@ class VersionedMemory(Memory):
             lambda: Conversation(ProcessChatStore()),
         )
         bound = bound_chat_store(self.binding, self.scope_digest)
-        if bound is not None:  # it may have been bound since
+        if bound is not None and isinstance(self._conversation.store, ProcessChatStore):  # it may be bound since
             self._conversation.store = bound
         self.sql_store = self._conversation.store
         self.tokenizer_fn = self._conversation.tokenizer or self.tokenizer_fn
@@ -175,11 +175,12 @@ class VersionedMemory(Memory):
             raise InvalidRequestError("must be a callable from a text to its tokens", path="tokenizer_fn")
         method = check_method(insert_method)
         bind(binding, session)
+        scope_digest = text_digest(session.scope.key)
         if chat_store is not None:
-            give_chat_store(binding, text_digest(session.scope.key), chat_store)
+            give_chat_store(binding, scope_digest, chat_store)
         made = cls(
             binding=binding,
-            scope_digest=text_digest(session.scope.key),
+            scope_digest=scope_digest,
             session_id=session_id or str(uuid.uuid4()),
             trusted_tools=trusted,
             extract=extract,
@@ -194,6 +195,8 @@ class VersionedMemory(Memory):
         )
         made._given, made._conversation.tokenizer = session, tokenizer_fn
         made._made_in_tool = in_tool_step()
+        if chat_store is not None:
+            made.sql_store = made._conversation.store = bound_chat_store(binding, scope_digest) or made.sql_store
         return made
 
     @classmethod
@@ -446,6 +449,12 @@ class VersionedMemory(Memory):
         if not isinstance(given, VersionedMemory) or given.scope_digest != self.scope_digest:
             raise InvalidRequestError(
                 "is of another scope than the memory that this context holds; start with a new Context", path="memory"
+            )
+        if given.session_id != self.session_id and given.session_id not in self._conversation.ignored:
+            self._conversation.ignored.add(given.session_id)
+            LOG.warning(
+                "versioned memory: the context goes on with the conversation that it holds, not with that of the "
+                "memory= that this run was given; start another conversation with a new Context"
             )
 
     def _check_scope_of(self, stored: Sequence[Kept]) -> None:

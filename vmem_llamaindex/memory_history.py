@@ -249,7 +249,8 @@ def bind_chat_store(binding: str, chat_store: AsyncDBChatStore) -> None:
     """Give a chat store the name of a binding: saved contexts of this process find their chat history in it.
 
     ``VersionedMemory.from_session(..., chat_store=...)`` does it as well, for its own scope alone; this is for a
-    process that only restores contexts. Bound again, a name gives the new store.
+    process that only restores contexts. Bound again, a name gives the new store; a conversation
+    that is in one already stays there as long as this process knows it.
 
     Args:
         binding: The name, as of ``bind_session``.
@@ -304,6 +305,7 @@ class Conversation:
         read_to: The message up to which all were read, also by an earlier process.
         recalled: What was recalled for the turn.
         told: Whether it was logged that nothing can be read.
+        ignored: Other conversations of which it was logged that a context does not take them.
     """
 
     store: AsyncDBChatStore
@@ -315,6 +317,7 @@ class Conversation:
     read_to: str | None = None
     recalled: Recalled = field(default_factory=Recalled)
     told: bool = False
+    ignored: set[str] = field(default_factory=set)
 
 
 _CONVERSATIONS: weakref.WeakValueDictionary[tuple[str, ...], Conversation] = weakref.WeakValueDictionary()

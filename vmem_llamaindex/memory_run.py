@@ -17,13 +17,12 @@ from llama_index.core.base.llms.types import ChatMessage
 from workflows import Context
 from workflows.errors import WorkflowRuntimeError
 
-from vmem_llamaindex.conversation import Mark, digest_of, is_memory_answer, is_tool_result
+from vmem_llamaindex.conversation import OUR_TOOL, Mark, digest_of, field_of, is_memory_answer, is_tool_result
 from vmem_llamaindex.identity import begin_turn, step_event
 from vmem_llamaindex.memory_history import on_library_loop
 from vmem_llamaindex.memory_speaker import begins_run
 
 _RESULTS: Final = "current_tool_calls"  # where the agents keep the results of a run until it has ended
-_OUR_OUTPUT: Final = "MemoryToolOutput"  # of tools.py, which a chat memory works without
 _PUT: Final = "vmem_put"  # where we keep the ids of messages that are about to be stored
 _TURN: Final = "vmem_turn"  # where we keep the id of the message that the turn began with, before it is stored
 
@@ -84,9 +83,15 @@ def _mark_result(message: ChatMessage, mark: Mark, ran: Sequence[Any]) -> Mark:
     if len(found) != 1:
         return mark
     output = found[0].tool_output
-    is_ours = type(output).__name__ == _OUR_OUTPUT or is_memory_answer("", output.raw_output)
-    ok = not output.is_error and not is_ours
-    return replace(mark, tool=found[0].tool_name, ok=ok)
+    ok = not (output.is_error or _is_ours(output) or is_memory_answer("", output.raw_output))
+    literal = isinstance(output.raw_output, dict | list) and output.content == str(output.raw_output)
+    return replace(mark, tool=found[0].tool_name, ok=ok, literal=literal)
+
+
+def _is_ours(output: Any) -> bool:
+    """Whether an answer is of one of our tools, or of a host's tool that hands one on."""
+    given = (field_of(one, "raw_input") for one in (output, output.raw_output))
+    return any(isinstance(one, dict) and OUR_TOOL in one for one in given)
 
 
 # --- what a resumed run does once more ----------------------------------------------------------------------------

@@ -27,15 +27,12 @@ from vmem_core import (
     run_sync,
 )
 from vmem_llamaindex.binding import LOG, MemoryRequest, SessionResolver
+from vmem_llamaindex.conversation import OUR_TOOL
 from vmem_llamaindex.identity import ToolCall, current_call, is_workflow_signal, operation_id, step_context
 
 ToolKind: TypeAlias = Literal["remember", "recall", "revise", "retract"]
 
 _NO_SESSION = ToolAnswer.refusal("no_session")
-
-
-class MemoryToolOutput(ToolOutput):
-    """An answer of a memory tool, whatever the tool is called: a chat memory knows it by its class and reads none."""
 
 
 class MemoryTool(FunctionTool):
@@ -149,10 +146,10 @@ class MemoryTool(FunctionTool):
 
     def _output(self, arguments: dict[str, Any], answer: ToolAnswer) -> ToolOutput:
         # JSON values alone: anything else here would keep the whole context from being saved.
-        return MemoryToolOutput(  # type: ignore[call-arg]
+        return ToolOutput(
             tool_name=self._metadata.get_name(),
             content=answer.text,
-            raw_input={"kwargs": arguments},
+            raw_input={"kwargs": arguments, OUR_TOOL: self._tool.kind},
             raw_output=answer.artifact,
             is_error=answer.failed,
         )
