@@ -29,6 +29,7 @@ def load(name: str) -> ModuleType:
 
 speed, locomo, adapters = load("speed"), load("locomo"), load("adapters")
 reembed, scaling, imports = load("reembed"), load("scaling"), load("imports")
+large_scope = load("large_scope")
 
 
 def turn(turn_id: str, speaker: str, text: str, **more: str) -> dict[str, str]:
@@ -229,6 +230,33 @@ async def test_scaling_writes_each_scope_in_one_operation_of_its_own(tmp_path: P
 def test_scaling_refuses_sizes_below_one(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         scaling.main(["--scopes", "0"])
+
+
+def test_large_scope_tells_recalls_memory_and_first_recalls(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(large_scope, "OPENINGS", 1)
+    large_scope.main(["--records", "40", "--scopes", "2", "--queries", "3", "--json"])
+    measured = json.loads(capsys.readouterr().out)
+    assert measured["vector_bytes"] == 40 * 384 * 4
+    assert measured["recall"].keys() == {"vmem", "floor", "ratio"}
+    for name in ("with_vectors", "words_alone", "beyond_the_limit", "small_scope_first"):
+        assert measured[name]["first_ms"] > 0
+    table = "\n".join(large_scope.lines(measured))
+    for label in (
+        "recall, 40 records",
+        "floor",
+        "first of a process",
+        "half of the vectors",
+        "recall, one of 2 scopes",
+    ):
+        assert label in table
+
+
+def test_large_scope_refuses_sizes_too_small(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        large_scope.main(["--records", "4"])
+    assert "--records must be 5 or more" in capsys.readouterr().err
 
 
 def test_adapters_prints_a_row_for_each_call_with_what_each_adapter_adds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -222,10 +222,11 @@ def test_of_a_record_given_twice_the_last_counts() -> None:
     assert numbers(index.search(ask("rain"))) == [1]
 
 
-def test_vectors_are_taken_from_a_matrix_in_any_order() -> None:
-    given_matrix = unit([axis(2), axis(0), axis(1)])[0]
+def test_an_index_is_filled_from_blocks_in_any_order_with_vectors_of_others_among_them() -> None:
+    given_matrix = unit([axis(2), axis(0), axis(1), axis(0), axis(0)])[0]
     index = ScopeIndex(DIMS)
-    index.apply([row(0, "x"), row(1, "y"), row(2, "z"), row(3, "w")], (np.array([2, 0, 1]), given_matrix))
+    index.apply([row(2, "z"), row(0, "x"), row(1, "y"), row(3, "w")], {})
+    index.fill([(np.array([2, 0]), given_matrix[:2]), (np.array([1, 9, -1]), given_matrix[2:])])
     for place in range(3):
         assert numbers(index.search(ask("", axis(place), top_k=1))) == [place]
     assert len(index.search(ask("", axis(0)))) == 3

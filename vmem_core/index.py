@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from vmem_core.postings import HASHES, Postings, post
 from vmem_core.ranking import Integers, Mask, Vectors, bm25, bm25_norms, cosine, fuse, fuse_scores, idf, top
+from vmem_core.vector_blocks import VectorBlocks
 
 ACTIVE, RETRACTED, FORGOTTEN = 1, 0, -1
 
@@ -32,7 +33,6 @@ _FLOATS = np.dtype("<f4")
 _DEAD_LEAST = 256  # with fewer dead slots it is not worth to compact
 _SLOT_OF_BYTES = 120  # measured on CPython 3.11: a key of the dictionary of slots
 
-VectorSource = Mapping[int, bytes] | tuple[Sequence[int] | Integers, Vectors]
 Block = tuple[Integers, Vectors]  # record numbers and the rows of their unit vectors
 
 
@@ -123,11 +123,11 @@ class Ranked(NamedTuple):
 
 
 class _Columns:
-    """What is known of each slot, in arrays with room to grow; the matrix only where vectors are held."""
+    """What is known of each slot, in arrays with room to grow."""
 
-    __slots__ = ("entries", "expires", "has_vector", "kinds", "lengths", "matrix", "numbers", "states")
+    __slots__ = ("entries", "expires", "has_vector", "kinds", "lengths", "numbers", "states")
 
-    def __init__(self, dims: int) -> None:
+    def __init__(self) -> None:
         self.numbers = np.zeros(0, np.int64)
         self.entries = np.zeros(0, np.int64)
         self.expires = np.zeros(0, np.int64)
@@ -135,7 +135,6 @@ class _Columns:
         self.kinds = np.zeros(0, np.int32)
         self.states = np.zeros(0, np.int8)
         self.has_vector = np.zeros(0, np.bool_)
-        self.matrix: Vectors = np.zeros((0, dims), np.float32)
 
     @property
     def nbytes(self) -> int:
@@ -145,15 +144,9 @@ class _Columns:
         """Moves the given slots to the front of new arrays for ``needed`` and some more; all others are gone."""
         for name in self.__slots__:
             kept = getattr(self, name)[slots]
-            moved = np.empty((needed + needed // 8 + 8, *kept.shape[1:]), kept.dtype)
+            moved = np.empty(needed + needed // 8 + 8, kept.dtype)
             moved[: len(kept)] = kept
             setattr(self, name, moved)
-
-    def put_vectors(self, window: slice, held: Mask, matrix: Vectors) -> None:
-        """Writes the vectors of new slots: one row of the matrix for each that holds one."""
-        self.has_vector[window] = held
-        self.matrix[window][~held] = 0.0  # scores are computed for these rows too, and then masked
-        self.matrix[window][held] = matrix
 
 
 class ScopeIndex:
@@ -177,7 +170,7 @@ class ScopeIndex:
 
     def __init__(self, dims: int | None = None, *, hold_vectors: bool = True) -> None:
         self.dims = (dims or 0) if hold_vectors else 0
-        self._columns = _Columns(self.dims)
+        self._columns, self._vectors = _Columns(), VectorBlocks(self.dims)
         self._postings, self._facets = Postings(), Postings()
         self._size = 0  # slots in use, dead ones too
         self._living = 0
@@ -188,7 +181,7 @@ class ScopeIndex:
     @property
     def nbytes(self) -> int:
         """About how many bytes of memory the index takes."""
-        held = self._columns.nbytes + self._postings.nbytes + self._facets.nbytes
+        held = self._columns.nbytes + self._vectors.nbytes + self._postings.nbytes + self._facets.nbytes
         return held + _SLOT_OF_BYTES * len(self._slot_of or ())
 
     @property
@@ -201,7 +194,7 @@ class ScopeIndex:
         """Whether vectors are kept here; else ``search`` wants blocks."""
         return self.dims > 0
 
-    def apply(self, rows: Sequence[Row], vectors: VectorSource) -> None:
+    def apply(self, rows: Sequence[Row], vectors: Mapping[int, bytes]) -> None:
         """Takes records as they are now: all of them into a new index, or those that changed into one that follows.
 
         A record that is known already is replaced, its vector too, so the vector must be given again or it is gone.
@@ -209,12 +202,12 @@ class ScopeIndex:
 
         Args:
             rows: Of each record the newest; if a number comes twice, the last counts.
-            vectors: Unit vectors by record number, as little-endian float32 bytes; or the numbers and a float32
-                matrix of shape (len(numbers), dims). A record without one is found by text alone.
+            vectors: Unit vectors by record number, as little-endian float32 bytes. A record without one is found by
+                text alone, or until :meth:`fill` gives it one.
         """
         latest = {row.number: row for row in rows}
         present = [row for row in latest.values() if row.state != FORGOTTEN]
-        # First, since this alone can fail: a matrix of another size changes nothing here.
+        # First, since this alone can fail: vectors of another size change nothing here.
         held, matrix = self._vectors_for([row.number for row in present], vectors)
         if self._living:
             for number in latest:
@@ -237,21 +230,29 @@ class ScopeIndex:
             self._slot_of = dict(zip(self._columns.numbers[living].tolist(), living.tolist(), strict=True))
         return self._slot_of
 
-    def _vectors_for(self, numbers: list[int], vectors: VectorSource) -> tuple[Mask, Vectors]:
+    def fill(self, blocks: Iterable[Block]) -> None:
+        """Give the records of an index that was just built their vectors.
+
+        Args:
+            blocks: Read one at a time, so that no vector is in memory twice. Those of unknown records are left out.
+        """
+        if not self._size:
+            return
+        numbers = self._columns.numbers[: self._size]
+        order = np.argsort(numbers)
+        for given, matrix in blocks:
+            slots = order[np.minimum(np.searchsorted(numbers, given, sorter=order), self._size - 1)]
+            known = numbers[slots] == given
+            self._vectors.put(slots[known], matrix[known])
+            self._columns.has_vector[slots[known]] = True
+
+    def _vectors_for(self, numbers: list[int], vectors: Mapping[int, bytes]) -> tuple[Mask, Vectors]:
         """Which of the records have a vector, and those vectors in the same order."""
-        if not self.dims or not numbers:
+        if not self.dims or not vectors:
             return np.zeros(len(numbers), np.bool_), np.zeros((0, self.dims), np.float32)
-        if isinstance(vectors, Mapping):
-            held = np.array([number in vectors for number in numbers], np.bool_)
-            blobs = [vectors[number] for number in numbers if number in vectors]
-            return held, np.frombuffer(b"".join(blobs), _FLOATS).reshape(len(blobs), self.dims)
-        given, matrix = np.asarray(vectors[0]).tolist(), np.asarray(vectors[1], np.float32)
-        matrix = matrix.reshape(len(given), self.dims)
-        if given == numbers:  # a whole build: nothing to gather
-            return np.ones(len(numbers), np.bool_), matrix
-        place_of = {number: place for place, number in enumerate(given)}
-        places = np.array([place_of.get(number, -1) for number in numbers], np.int64)
-        return places >= 0, matrix[places[places >= 0]]
+        held = np.array([number in vectors for number in numbers], np.bool_)
+        blobs = [vectors[number] for number in numbers if number in vectors]
+        return held, np.frombuffer(b"".join(blobs), _FLOATS).reshape(len(blobs), self.dims)
 
     def _append(self, rows: list[Row], held: Mask, matrix: Vectors) -> None:
         if not rows:
@@ -268,7 +269,9 @@ class ScopeIndex:
         columns.expires[begin:end] = [_NEVER if row.expires_at is None else row.expires_at for row in rows]
         columns.lengths[begin:end] = post(self._postings, [row.tokens for row in rows], begin)
         post(self._facets, [row.facets for row in rows], begin)
-        columns.put_vectors(slice(begin, end), held, matrix)
+        columns.has_vector[begin:end] = held
+        self._vectors.reserve(end)
+        self._vectors.put(begin + np.flatnonzero(held), matrix)
         if self._slot_of is not None:
             self._slot_of.update(zip(numbers, range(begin, end), strict=True))
         self._size = end
@@ -282,6 +285,7 @@ class ScopeIndex:
         self._postings.keep(new_slots)
         self._facets.keep(new_slots)
         self._columns.move(living, len(living))
+        self._vectors.keep(living)
         self._size, self._slot_of = len(living), None
 
     def search(self, query: Query, outside: Outside | None = None) -> list[Ranked]:
@@ -319,7 +323,7 @@ class ScopeIndex:
             slots = np.array([slot_of[number] for number in np.asarray(numbers).tolist()], np.int64)
         else:
             slots = slots[columns.has_vector[slots]]
-            matrix = columns.matrix[slots]
+            matrix = self._vectors.take(slots)
         return dict(zip(columns.entries[slots].tolist(), cosine(matrix, query.vector).tolist(), strict=True))
 
     def recent(self, query: Query) -> list[Ranked]:
@@ -365,12 +369,12 @@ class ScopeIndex:
     def _best_by_vector(self, query: Query, visible: Mask) -> Integers:
         if query.vector is None or not self.dims:
             return np.zeros(0, np.int64)
-        matrix, entries = self._columns.matrix[: self._size], self._columns.entries[: self._size]
+        entries = self._columns.entries[: self._size]
         wanted = visible & self._columns.has_vector[: self._size]
         if 4 * np.count_nonzero(wanted) > self._size:
-            return top(cosine(matrix, query.vector), entries, wanted, query.list_depth)
+            return top(self._vectors.scores(self._size, query.vector), entries, wanted, query.list_depth)
         slots = np.flatnonzero(wanted)  # few: gathering their rows is less than reading all
-        scores = cosine(matrix[slots], query.vector)
+        scores = cosine(self._vectors.take(slots), query.vector)
         return slots[top(scores, entries[slots], np.ones(len(slots), np.bool_), query.list_depth)]
 
     def _best_in_blocks(self, query: Query, visible: Mask, outside: Outside) -> Integers:

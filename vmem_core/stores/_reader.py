@@ -39,7 +39,7 @@ class Reader:
     """
 
     def __init__(self, clock: Clock, language: str, cache_bytes: int) -> None:
-        self._clock, self._language, self._cache_bytes = clock, language, cache_bytes
+        self._clock, self._language = clock, language
         self._cache = IndexCache(cache_bytes)
         self._seen: dict[int, tuple[int, int, int]] = {}  # scope id: revision, generation, epoch of its index
 
@@ -89,16 +89,12 @@ class Reader:
 
     def _build(self, connection: Database, state: ScopeState) -> ScopeIndex:
         rows = [Row(*row) for row in connection.execute(_sql.BUILD, state.numbers)]
-        if state.generation is None:
-            index = ScopeIndex(None)
-            index.apply(rows, {})
-            return index
-        hold = len(rows) * state.generation.dims * 4 <= self._cache_bytes
-        index = ScopeIndex(state.generation.dims, hold_vectors=hold)
-        table = _sql.vectors_table(state.generation.number)
-        statement = f"select number, vector from {table} where number between ? and ? order by number"
-        pairs = connection.execute(statement, state.numbers).fetchall() if hold else []
-        index.apply(rows, matrix(pairs, state.generation.dims))
+        dims = state.generation.dims if state.generation else None
+        hold = self._cache.fits(len(rows), dims)
+        index = ScopeIndex(dims, hold_vectors=hold)
+        index.apply(rows, {})
+        if state.generation is not None and hold:
+            index.fill(_blocks(connection, state.numbers, state.generation))
         return index
 
     def _vectors(self, connection: Database, rows: Sequence[Row], generation: Generation | None) -> dict[int, bytes]:
@@ -189,4 +185,6 @@ def _blocks(connection: Database, numbers: tuple[int, int], generation: Generati
       where number between ? and ? order by number limit {_BLOCK_ROWS}"""
     while pairs := connection.execute(statement, (low, high)).fetchall():
         yield matrix(pairs, generation.dims)
+        if len(pairs) < _BLOCK_ROWS:
+            return
         low = pairs[-1][0] + 1
