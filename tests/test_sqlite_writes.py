@@ -149,9 +149,10 @@ async def test_a_fault_of_ours_in_one_operation_fails_no_other(store: SqliteStor
     gate.hold("loaded")
     first = asyncio.ensure_future(memory.remember("the one before"))
     await gate.reached()
-    gate.let_pass("applied")
-    gate.let_pass("applied")
-    gate.fail("applied", RuntimeError("a fault"))
+    gate.let_pass("applied")  # the one before
+    for _ in ("in the group", "alone, after it was rolled back"):
+        gate.let_pass("applied")
+        gate.fail("applied", RuntimeError("a fault"))
     tasks = await queued(store, *(memory.remember(f"fact {n}", operation_id=f"o{n}") for n in range(8)))
     gate.open()
     await first
@@ -160,6 +161,21 @@ async def test_a_fault_of_ours_in_one_operation_fails_no_other(store: SqliteStor
     assert [answer.receipt.scope_revision for answer in answers] == list(range(2, 9))
     assert await memory.receipt("o1") is None
     assert await memory.count() == await memory.scope_revision() == 8
+
+
+async def test_a_fault_that_is_gone_when_each_is_tried_alone_fails_none(store: SqliteStore, gate: Gate) -> None:
+    memory = open_memory(store)
+    gate.hold("loaded")
+    first = asyncio.ensure_future(memory.remember("the one before"))
+    await gate.reached()
+    gate.let_pass("applied")
+    gate.fail("applied", sqlite3.OperationalError("disk I/O error"))
+    tasks = await queued(store, *(memory.remember(f"fact {n}") for n in range(4)))
+    gate.open()
+    await first
+    answers = await asyncio.gather(*tasks)
+    assert [(answer.receipt.scope_revision, answer.replayed) for answer in answers] == [(n, False) for n in range(2, 6)]
+    assert await memory.count() == await memory.scope_revision() == 5
 
 
 async def test_more_operations_than_one_commit_takes_are_all_applied(store: SqliteStore, gate: Gate) -> None:

@@ -249,7 +249,7 @@ class Engine:
     # --- on the writer's thread -------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Commit what waits: a savepoint each, so that one refused operation fails no other."""
+        """Commit what waits, together; one refused operation fails no other."""
         group: list[tuple[Operation, Call[Outcome]]] = []
         while self._pending and len(group) < _LARGEST_GROUP:
             operation, call = self._pending.popleft()
@@ -266,17 +266,18 @@ class Engine:
             connection.execute("begin immediate")
         except BaseException as error:  # noqa: BLE001 - handed to every caller
             return [translate(error) for _ in operations]
+        results: list[_Applied | BaseException] = []
         try:
-            results = [
-                self._one(connection, operation, token, alone=len(operations) == 1)
-                for operation, token in zip(operations, tokens, strict=True)
-            ]
+            for operation, token in zip(operations, tokens, strict=True):
+                results.append(self._one(connection, operation, token))
             self._probe("before commit")
             connection.execute("commit")
             self._probe("after commit")
         except BaseException as error:  # noqa: BLE001 - handed to every caller
             if connection.in_transaction:
                 connection.execute("rollback")
+            if 1 < len(operations) > len(results):  # one could not be applied: nobody else is to suffer for it
+                return [self._commit_group([operation])[0] for operation in operations]
             return [translate(error) for _ in operations]
         return self._after_commit(connection, results)
 
@@ -285,30 +286,28 @@ class Engine:
         return indexing.token_table(operation.texts(), self._language)
 
     def _one(
-        self, connection: StoreConnection, operation: Operation, tokens: dict[str, bytes], *, alone: bool
+        self, connection: StoreConnection, operation: Operation, tokens: dict[str, bytes]
     ) -> _Applied | BaseException:
-        """One operation inside the group's transaction; its error undoes only what it did itself."""
-        if not alone:
-            connection.execute("savepoint operation")
+        """One operation inside the group's transaction.
+
+        Returns:
+            What it did, or why it was refused: then it has written nothing.
+
+        Raises:
+            Exception: What kept a plan from being applied: part of it may be written.
+        """
         try:
             loaded = _transaction.load(connection, operation, self.clock)
             self._probe("loaded")
             plan = operation.decide(loaded.snapshot)
-            if not plan.replayed:
-                _transaction.apply(connection, plan, operation.scope, loaded, tokens)
-            self._probe("applied")
-            outcome = _transaction.outcome(connection, plan)
         except Exception as error:
             if not connection.in_transaction:
                 raise  # SQLite has given up the whole transaction: nobody's work stands
-            if alone:
-                raise
-            connection.execute("rollback to operation")
-            connection.execute("release operation")
             return translate(error)
-        if not alone:
-            connection.execute("release operation")
-        return _Applied(plan, outcome, loaded.state.generation)
+        if not plan.replayed:
+            _transaction.apply(connection, plan, operation.scope, loaded, tokens)
+        self._probe("applied")
+        return _Applied(plan, _transaction.outcome(connection, plan), loaded.state.generation)
 
     def _after_commit(
         self, connection: StoreConnection, results: list[_Applied | BaseException]
