@@ -6,15 +6,17 @@ Owns the checks of a query's arguments and when the query is embedded. Does not 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from vmem_core.errors import EmbeddingMismatchError, InvalidRequestError
 from vmem_core.models import ModelCalls
 from vmem_core.records import KINDS, Scope, check_metadata
-from vmem_core.results import Hit, Hits, Match
+from vmem_core.results import Hit, Hits
 from vmem_core.store import FUSIONS, MOST_RESULTS, Found, Fusion, Search, Store
 from vmem_core.text import check_string, is_blank
-from vmem_core.values import check_choice, check_instant, check_integer
+from vmem_core.values import builder, check_choice, check_instant, check_integer
+
+_build_hit: Final = builder(Hit)  # a store's answers are not checked again
 
 
 def build_search(
@@ -86,4 +88,4 @@ async def _embed_and_search(store: Store, scope: Scope, search: Search, calls: M
 
 
 def _hits(found: list[Found]) -> Hits:
-    return Hits(Hit(f.record, f.score, cast(Match, f.match), f.vector_rank, f.lexical_rank) for f in found)
+    return Hits(_build_hit(f.record, f.score, f.match, f.vector_rank, f.lexical_rank) for f in found)

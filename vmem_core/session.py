@@ -651,7 +651,7 @@ class MemorySession:
     def _told(self, span: tracing.Span, outcome: Outcome, retries: int = 0) -> WriteResult:
         """What the caller and the span are told of a write."""
         span.record(records=len(outcome.records), retries=retries, generation=self._generation_number())
-        return WriteResult(outcome.receipt, outcome.replayed, outcome.records, retries, outcome.present)
+        return writes.result_of(outcome, retries)
 
     def _made_id(self) -> str:
         return self._check_id(self._new_id(), "new_id()")
