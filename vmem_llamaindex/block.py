@@ -15,14 +15,13 @@ from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.memory import BaseMemoryBlock
 from pydantic import Field, PrivateAttr
 
-from vmem_core import InvalidRequestError, aresolve_session, check_session_source, text_digest
+from vmem_core import ContextBudget, InvalidRequestError, aresolve_session, check_session_source, text_digest
 from vmem_llamaindex.binding import LOG, MemoryRequest
 from vmem_llamaindex.conversation import is_tool_result, text_of
-from vmem_llamaindex.memory_recall import Recalled, Recaller, fit
+from vmem_llamaindex.memory_recall import Recalled, fit
 from vmem_llamaindex.memory_run import step_context
 
 _MOST_CONVERSATIONS: Final = 256
-_CHARACTERS_A_TOKEN: Final = 4
 
 
 class VersionedMemoryBlock(BaseMemoryBlock[str]):
@@ -64,7 +63,7 @@ class VersionedMemoryBlock(BaseMemoryBlock[str]):
     count_tokens: Any = Field(default=None, exclude=True, repr=False)
     on_error: str = "log"
 
-    _recaller: Recaller = PrivateAttr()
+    _budget: ContextBudget = PrivateAttr()
     _recalled: OrderedDict[str, Recalled] = PrivateAttr(default_factory=OrderedDict)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
 
@@ -83,10 +82,10 @@ class VersionedMemoryBlock(BaseMemoryBlock[str]):
         check_session_source(session, "session")
         if on_error not in ("log", "raise"):
             raise InvalidRequestError('must be "log" or "raise"', path="on_error")
-        recaller = Recaller(top_k, max_tokens, count_tokens)
+        budget = ContextBudget(top_k, max_tokens, count_tokens)
         fields = {"session": session, "top_k": top_k, "max_tokens": max_tokens, "count_tokens": count_tokens}
         super().__init__(**{"name": name, "priority": priority, "on_error": on_error, **fields, **more})
-        self._recaller = recaller
+        self._budget = budget
 
     async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
         said = [text_of(one) for one in messages or () if one.role == MessageRole.USER]
@@ -107,7 +106,7 @@ class VersionedMemoryBlock(BaseMemoryBlock[str]):
             return ""
         key = f"{text_digest(session.scope.key)}:{turn}:{text_digest(asked)}"
         recalled = self._recalled_of(conversation)
-        package = await recalled.once(key, lambda: self._recaller.compile(session, asked))
+        package = await recalled.once(key, lambda: self._budget.compile(session, asked))
         return await session.render(package)
 
     def _recalled_of(self, conversation: str) -> Recalled:
@@ -125,12 +124,8 @@ class VersionedMemoryBlock(BaseMemoryBlock[str]):
         """Leave out whole records, the least relevant first."""
         if not isinstance(content, str):
             return None
-        return fit(content, self._count(content) - tokens_to_truncate, self._count) or None
-
-    def _count(self, text: str) -> int:
-        if self.count_tokens is not None:
-            return int(self.count_tokens(text))
-        return -(-len(text) // _CHARACTERS_A_TOKEN)
+        count = self._budget.count
+        return fit(content, count(content) - tokens_to_truncate, count) or None
 
 
 def _turns(messages: Sequence[ChatMessage]) -> int:
