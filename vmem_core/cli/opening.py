@@ -8,6 +8,7 @@ looks at a file never makes one, and never makes a store of another program's da
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib.util
 import json
 import os
@@ -23,6 +24,7 @@ from urllib.parse import unquote
 from vmem_core import LocalEmbedder, MemorySession, PostgresStore, Scope, SqliteStore, sync
 
 AnyStore = SqliteStore | PostgresStore
+SERVERS: Final = ("postgresql", "postgres")
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Scope))
 _PART: Final = re.compile(rf"({'|'.join(FIELDS)})=(.*)", re.DOTALL)
 _NEXT_PART: Final = re.compile(rf",(?=(?:{'|'.join(FIELDS)})=)")
@@ -65,11 +67,20 @@ def parse_scope(options: Sequence[str]) -> Scope | None:
     for part in (part for option in options for part in _NEXT_PART.split(option)):
         found = _PART.fullmatch(part)
         if found is None:
-            raise Stop(f"--scope {part!r} is not field=value; the fields are {', '.join(FIELDS)}", 2)
+            raise Stop(f"--scope {part!r} {_how_to_write(part)}; the fields are {', '.join(FIELDS)}", 2)
         if found[1] in given:
             raise Stop(f"--scope names {found[1]} twice", 2)
         given[found[1]] = found[2]
     return Scope(**given) if given else None
+
+
+def _how_to_write(part: str) -> str:
+    """What is wrong with a part of ``--scope``, and how it was probably meant."""
+    name, equals, value = (one.strip() for one in part.partition("="))
+    wrong = "is of no field that there is" if equals else "is not field=value"
+    meant = difflib.get_close_matches(name.lower().replace("-", "_"), FIELDS, 1, cutoff=0.5)
+    example = f"{meant[0] if meant else FIELDS[0]}={(value if equals else name) or 'ada'}"
+    return f"{wrong}; write it as --scope {shlex.quote(example)}"
 
 
 def spell_scope(scope: Scope) -> str:
@@ -132,6 +143,12 @@ def closing_store(target: str) -> Iterator[AnyStore]:
 
 
 def _server(target: str) -> PostgresStore:
+    scheme = target.partition("://")[0]
+    if scheme not in SERVERS:
+        raise Stop(
+            f"--store takes the path of a file, or postgresql://USER@HOST/DATABASE; {scheme}:// is neither",
+            2,
+        )
     dsn, _, schema = target.partition("#")
     return PostgresStore(dsn, schema=unquote(schema) or "public")
 
