@@ -221,6 +221,16 @@ def test_an_address_of_another_kind_says_which_are_known_and_not_the_address(
         )
 
 
+def test_keywords_of_a_server_are_no_store_and_no_file_is_made_of_them(vmem: Run) -> None:
+    Path("notes.jsonl").write_text('{"id": "a", "text": "tea"}\n', encoding="utf-8")
+    for command in (("list",), ("import", "notes.jsonl", "--scope", "user_id=ada")):
+        ran = vmem(*command, "--store", "host=db.example password=S3cret dbname=memory")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.endswith("or postgresql://USER@HOST/DATABASE; KEYWORD=VALUE is neither\n")
+        assert "S3cret" not in ran.err
+    assert os.listdir() == ["notes.jsonl"]
+
+
 def test_a_value_of_a_scope_may_hold_a_comma(vmem: Run, tea: str) -> None:
     assert vmem("list", "--scope", "user_id=ada,c1").out == "nothing is remembered for user_id=ada,c1 in vmem.db\n"
 

@@ -25,6 +25,7 @@ from vmem_core import LocalEmbedder, MemorySession, PostgresStore, Scope, Sqlite
 
 AnyStore = SqliteStore | PostgresStore
 SERVERS: Final = ("postgresql", "postgres")
+_KEYWORD: Final = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|service|sslmode)\s*=")
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Scope))
 _PART: Final = re.compile(rf"({'|'.join(FIELDS)})=(.*)", re.DOTALL)
 _NEXT_PART: Final = re.compile(rf",(?=(?:{'|'.join(FIELDS)})=)")
@@ -115,6 +116,7 @@ def opened(target: str) -> Iterator[AnyStore]:
     Raises:
         Stop: If there is no such store: none is made.
     """
+    _check_target(target)
     if not is_server(target):
         if not os.path.exists(target):
             raise Stop(f"there is no file {target}; name one with --store or VMEM_STORE, or make one with `vmem demo`")
@@ -135,6 +137,7 @@ def shown(target: str) -> str:
 @contextmanager
 def closing_store(target: str) -> Iterator[AnyStore]:
     """The store in a file or on a server, made if need be, closed at the end."""
+    _check_target(target)
     store = _server(target) if is_server(target) else SqliteStore(target)
     try:
         yield store
@@ -142,13 +145,19 @@ def closing_store(target: str) -> Iterator[AnyStore]:
         store.sync.close()
 
 
+def _check_target(target: str) -> None:
+    """Refuse what is neither a path nor an address, without a word of what it says: it may hold a password."""
+    scheme, separator, _ = target.partition("://")
+    if separator and scheme not in SERVERS:
+        wrong = f"{scheme}://"
+    elif not separator and _KEYWORD.match(target) and not os.path.exists(target):
+        wrong = "KEYWORD=VALUE"
+    else:
+        return
+    raise Stop(f"--store takes the path of a file, or postgresql://USER@HOST/DATABASE; {wrong} is neither", 2)
+
+
 def _server(target: str) -> PostgresStore:
-    scheme = target.partition("://")[0]
-    if scheme not in SERVERS:
-        raise Stop(
-            f"--store takes the path of a file, or postgresql://USER@HOST/DATABASE; {scheme}:// is neither",
-            2,
-        )
     dsn, _, schema = target.partition("#")
     return PostgresStore(dsn, schema=unquote(schema) or "public")
 
