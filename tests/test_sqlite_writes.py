@@ -325,3 +325,25 @@ async def test_a_fault_before_the_commit_leaves_nothing(store: SqliteStore, gate
     assert (await memory.receipt("k1"), await memory.count(), await memory.scope_revision()) == (None, 0, 0)
     assert await store.embeddings.active() is None
     assert not (await memory.remember("Tea at 4", operation_id="k1")).replayed
+
+
+async def test_only_what_need_not_last_leaves_full_durability_and_comes_back_to_it_also_after_a_fault(
+    store: SqliteStore,
+) -> None:
+    await store.scopes()
+    engine, sent = store._opened(), []
+    engine.write(lambda connection: connection.set_trace_callback(sent.append)).result()
+
+    def durability() -> list[str]:
+        told = [statement for statement in sent if "synchronous" in statement]
+        sent.clear()
+        return told
+
+    engine.transact(lambda connection: None, lasting=True).result()
+    assert durability() == []
+    there_and_back = ["pragma synchronous = normal", "pragma synchronous = full"]
+    engine.transact(lambda connection: None, lasting=False).result()
+    assert durability() == there_and_back
+    with pytest.raises(ZeroDivisionError):
+        engine.transact(lambda connection: 1 // 0, lasting=False).result()
+    assert durability() == there_and_back

@@ -53,6 +53,23 @@ def build_search(
     )
 
 
+def check_reached(asked: int, current: int) -> None:
+    """Refuse a revision that is still to come: what is known at it can change, so that no answer would be exact.
+
+    Args:
+        asked: The revision of the scope that is asked for.
+        current: The one that it has reached.
+
+    Raises:
+        InvalidRequestError: Naming the current one.
+    """
+    if asked > current:
+        raise InvalidRequestError(
+            f"the scope is at revision {current}, and what is known later nobody can tell; give {current} or less",
+            path="at_scope_revision",
+        )
+
+
 def _check_flag(value: object, path: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequestError(f"must be True or False, not {type(value).__name__}", path=path)
@@ -66,7 +83,10 @@ async def recall(store: Store, scope: Scope, search: Search, calls: ModelCalls) 
 
     Raises:
         EmbeddingMismatchError: If the embedder's model or size is not the store's.
+        InvalidRequestError: If the scope has not reached the revision that is asked for.
     """
+    if search.at_scope_revision is not None:
+        check_reached(search.at_scope_revision, await store.scope_revision(scope))
     if search.text is not None and is_blank(search.text):
         return Hits()
     if search.text is not None and calls.embedder is not None:

@@ -437,7 +437,8 @@ class MemorySession:
             kind: Only this kind.
             top_k: How many, 1 to 1,000.
             recorded_as_of: What the store knew at this instant, inclusive.
-            at_scope_revision: What the store knew at this scope revision; not with ``recorded_as_of``.
+            at_scope_revision: What the store knew at this scope revision, the current one at most; not with
+                ``recorded_as_of``.
             include_retracted: Retracted records too.
             include_expired: Expired records too.
             metadata: Only records whose metadata holds these top-level values, equal as JSON.

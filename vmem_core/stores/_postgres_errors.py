@@ -6,6 +6,7 @@ Owns the translation of errors and the bounded retries. Does not own transaction
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -19,6 +20,7 @@ from vmem_core.stores._settings import not_ours
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 12
+_PORTS: Final = re.compile(r"\d{0,5}(,\d{0,5})*")  # one for each host
 AGAIN: Final = (
     psycopg.errors.SerializationFailure,
     psycopg.errors.DeadlockDetected,
@@ -74,11 +76,14 @@ def check_dsn(dsn: str) -> None:
         InvalidRequestError: For a connection string that cannot be read. The driver's own words would quote it.
     """
     try:
-        psycopg.conninfo.conninfo_to_dict(dsn)
+        parts = psycopg.conninfo.conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
+        parts = None
+    # A host with an @, a port of letters: a password was cut at one of its own characters.
+    if parts is None or "@" in str(parts.get("host", ""))[1:] or not _PORTS.fullmatch(str(parts.get("port", ""))):
         raise InvalidRequestError(
             "is not a connection string; percent-encode special characters of the password", path="dsn_or_pool"
-        ) from None
+        )
 
 
 def silence_own_pool(name: str) -> None:

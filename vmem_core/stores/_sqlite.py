@@ -192,7 +192,8 @@ class Engine:
                     result = function(connection)
                     self._probe("before commit")
             finally:
-                connection.execute("pragma synchronous = full")
+                if not lasting:
+                    connection.execute("pragma synchronous = full")
             self._probe("after commit")
             return result
 
