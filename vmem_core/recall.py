@@ -76,6 +76,14 @@ def _check_flag(value: object, path: str) -> bool:
     return value
 
 
+def fusion_of(asked: Fusion | None, embedder: object) -> Fusion:
+    """The fusion that is asked for, or that the embedder asks for with an attribute ``fusion``, or by ranks."""
+    if asked is not None:
+        return asked
+    wanted = getattr(embedder, "fusion", None)
+    return cast(Fusion, wanted) if wanted in FUSIONS else "rrf"
+
+
 async def recall(store: Store, scope: Scope, search: Search, calls: ModelCalls) -> Hits:
     """The hits of a search; a blank text finds nothing.
 
