@@ -426,3 +426,67 @@ async def test_the_records_are_forgotten_in_memory_too(named: str) -> None:
     memory = VersionedMemory.from_session(session, binding=named, extract="off")
     await talked(session, TEXTS[0], memory)
     assert await known(session) == []
+
+
+# --- ids that come again --------------------------------------------------------------------------------------------
+
+
+def asked(*calls: tuple[str, str | None]) -> dict[str, Any]:
+    """An assistant's message with calls: an id, and the text to be remembered or None for another tool's call."""
+    blocks = [ToolCallBlock(tool_call_id=i, tool_name="t", tool_kwargs={"text": t} if t else {}) for i, t in calls]
+    return ChatMessage(role="assistant", blocks=blocks).model_dump(mode="json")
+
+
+def answered(call_id: str, record_id: str | None) -> dict[str, Any]:
+    """A tool's answer: the record that was written, or a refusal."""
+    said = {"error": "not_found"} if record_id is None else {"id": record_id, "revision": 1, "replayed": False}
+    message = ChatMessage(json.dumps(said), role="tool", additional_kwargs={"tool_call_id": call_id})
+    return message.model_dump(mode="json")
+
+
+TALKS: dict[str, list[dict[str, Any]]] = {
+    "the id comes again in the next reply": [
+        asked(("c", "tea one")), answered("c", "r1"), asked(("c", "cake two")), answered("c", "r2"),
+    ],
+    "the first call was never answered": [asked(("c", "cake two")), asked(("c", "tea one")), answered("c", "r1")],
+    "two calls of a reply have one id": [
+        asked(("c", "tea one"), ("c", "cake two")), answered("c", "r1"), answered("c", "r2"),
+    ],
+    "the first call of the reply was refused": [
+        asked(("c", "cake two"), ("c", "tea one")), answered("c", None), answered("c", "r1"),
+    ],
+    "the first call of the reply was another tool's": [
+        asked(("c", None), ("c", "tea one"), ("c", "cake two")), answered("c", None), answered("c", "r1"),
+        answered("c", "r2"),
+    ],
+    "the answer stands there twice": [
+        asked(("c", "tea one")), answered("c", "r1"), answered("c", "r1"), asked(("c", "cake two")),
+        answered("c", "r2"),
+    ],
+    "the answer stands before the call": [answered("c", "r1"), asked(("c", "tea one")), asked(("c", "cake two"))],
+    "no id is given": [asked(("", "tea one")), answered("", "r1"), asked(("", "cake two")), answered("", "r2")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("talk", TALKS.values(), ids=TALKS)
+def test_of_calls_with_one_id_the_forgotten_records_alone_is_taken_out(talk: list[dict[str, Any]]) -> None:
+    scrubber = Scrubber(["r1"], [])
+    scrubber.learn(talk)
+    clean = as_json(scrubber.scrub([*talk, "She said tea one and cake two."]))
+    assert "tea one" not in clean
+    assert clean.count("cake two") == as_json(talk).count("cake two") + 1
+
+
+async def test_a_chat_whose_calls_have_the_ids_of_another_chats_calls_keeps_its_texts(database: Any) -> None:
+    store = database()
+    for key, text, record_id in (("kurt", "tea one", "r1"), ("emmy", "cake two", "r2")):
+        for data in (asked(("call_1", text)), answered("call_1", record_id)):
+            await store.add_message(key, ChatMessage.model_validate(data))
+    report = await aredact_chat_store(store, record_ids=["r1"])
+    left = {
+        key: as_json([m.model_dump(mode="json") for m in await store.get_messages(key)]) for key in ("kurt", "emmy")
+    }
+    assert report.rewritten == 1
+    assert report.complete
+    assert "tea one" not in left["kurt"]
+    assert "cake two" in left["emmy"]

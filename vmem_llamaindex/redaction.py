@@ -192,7 +192,8 @@ async def _redact_sql(store: SQLAlchemyChatStore, key: str | None, scrubber: Scr
         if is_sqlite:
             await session.execute(text("PRAGMA secure_delete = ON"))  # of this connection, which keeps it
         rows = (await session.execute(query if key is None else query.where(table.c.key == key))).fetchall()
-        scrubber.learn([row.data for row in rows])
+        for conversation in dict.fromkeys(row.key for row in rows):
+            scrubber.learn([row.data for row in rows if row.key == conversation])
         for row in rows:
             clean = tally.scrub(row.data, f"message {row.id} of {row.key}")
             if clean is not row.data:
@@ -222,7 +223,8 @@ async def _report(store: AsyncDBChatStore, key: str | None, scrubber: Scrubber) 
     for one in await store.get_keys() if key is None else [key]:
         messages = await store.get_messages(one, status=None)
         stored[one] = [message.model_dump(mode="json") for message in messages]
-    scrubber.learn(list(stored.values()))
+    for conversation in stored.values():
+        scrubber.learn(conversation)
     tally = _Tally(scrubber)
     for one, data in stored.items():
         for place, message in enumerate(data):

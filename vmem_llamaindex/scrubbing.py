@@ -10,7 +10,8 @@ import ast
 import base64
 import binascii
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from vmem_core import ForgottenTexts, read_json
@@ -29,48 +30,53 @@ class Scrubber(ForgottenTexts):
 
     def __init__(self, record_ids: Collection[str], texts: Collection[str]) -> None:
         super().__init__(record_ids, texts)
-        self._wanted: dict[str, set[str]] = {}  # call id: the texts of calls that may have written a record
-        self._answered: list[tuple[str, str]] = []  # call id, and a record that its answer says was written
+        self._calls = _Calls()
 
     # --- learning ---------------------------------------------------------------------------------------------
 
-    def learn(self, value: Any) -> None:
-        """Look for texts of the records in a value: in answers, in shown contexts, in calls whose answer names one."""
-        for one in _walk(value):
+    def learn(self, conversation: Any) -> None:
+        """Look for texts of the records: in answers, in shown contexts, in calls whose answer names one.
+
+        Args:
+            conversation: All of one conversation, in order: ids of calls may come again in the next one, and in this
+                one's next reply.
+        """
+        self._calls = _Calls()
+        for one in _walk(conversation):
             if isinstance(one, str):
                 self._learn_words(one)
             elif isinstance(one, Mapping):
                 self._learn_object(one)
-        for call_id, record_id in self._answered:
-            for text in self._wanted.get(call_id, ()):
-                self.learn_text(text, record_id)
 
     def _learn_object(self, one: Mapping[str, Any]) -> None:
         if self.is_record(one) or self._is_node(one):
             self.learn_text(one.get("text"), str(self._record_id(one)))
-        call_id = one.get("tool_call_id") or one.get("tool_id") or one.get("id")
-        arguments = one.get("tool_kwargs")
+        if "role" in one:
+            self._calls.next_message()
+        call_id = str(one.get("tool_call_id") or one.get("tool_id") or one.get("id") or "")
+        arguments, output = one.get("tool_kwargs"), one.get("tool_output")
         if arguments is None and isinstance(one.get("function"), Mapping):
             arguments = one["function"].get("arguments")
-        if arguments is not None:
-            self._learn_call(str(call_id or ""), _parsed(arguments))
-        if isinstance(one.get("tool_output"), Mapping):
-            self._learn_answer(str(call_id or ""), one["tool_output"])
+        wanted = None if arguments is None else self.learn_call(_parsed(arguments))
+        if isinstance(output, Mapping):  # a result that has its call with it
+            for record_id in self._written_in(output):
+                self.learn_text(wanted, record_id)
+        elif arguments is not None:
+            self._learn_pairs(self._calls.call(call_id, wanted))
         kwargs = one.get("additional_kwargs")
         if one.get("role") in ("tool", "function") and isinstance(kwargs, Mapping):
-            self._learn_answer(str(kwargs.get("tool_call_id") or ""), one)
+            answered = str(kwargs.get("tool_call_id") or "")
+            self._learn_pairs(self._calls.answer(answered, self._written_in(one)))
 
-    def _learn_call(self, call_id: str, arguments: Any) -> None:
-        text = self.learn_call(arguments)
-        if text is not None:
-            self._wanted.setdefault(call_id, set()).add(text)
+    def _learn_pairs(self, pairs: Iterable[tuple[str | None, str]]) -> None:
+        for text, record_id in pairs:
+            self.learn_text(text, record_id)
 
-    def _learn_answer(self, call_id: str, message: Mapping[str, Any]) -> None:
+    def _written_in(self, message: Mapping[str, Any]) -> list[str]:
+        """Which of the records an answer says were written."""
         blocks = message.get("blocks")
-        for block in blocks if isinstance(blocks, list) else ():
-            record_id = self.written_id(_parsed(block.get("text")) if isinstance(block, Mapping) else None)
-            if record_id is not None and call_id:
-                self._answered.append((call_id, record_id))
+        texts = (_parsed(block.get("text")) for block in blocks or () if isinstance(block, Mapping))
+        return [record_id for record_id in map(self.written_id, texts) if record_id is not None]
 
     def _learn_words(self, text: str) -> None:
         """What is shown in words: lines of a context, and what a model of the ReAct manner did and saw."""
@@ -116,6 +122,48 @@ class Scrubber(ForgottenTexts):
     def scrub(self, value: Any) -> Any:
         """The value without the texts; the very same object if there is none."""
         return self.scrub_json(value)
+
+
+# --- calls and answers --------------------------------------------------------------------------------------------
+
+
+class _Calls:
+    """Which call an answer is of. Ids alone do not tell: some providers count anew in each reply, or give a tool name.
+
+    Calls of one message with one id are answered in their order. A call of an earlier message that was never answered
+    is not answered any more once a later message holds the id. Values that a context saves may have an answer before
+    the call.
+    """
+
+    def __init__(self) -> None:
+        self._message = 0
+        self._waiting: dict[str, tuple[int, deque[str | None]]] = {}
+        self._answered: dict[str, str | None] = {}  # call id: the text of the call that was answered last
+        self._early: dict[str, list[str]] = {}  # call id: records that an answer named before any call
+
+    def next_message(self) -> None:
+        """What comes now is of another message."""
+        self._message += 1
+
+    def call(self, call_id: str, text: str | None) -> list[tuple[str | None, str]]:
+        """A call, and the text it wanted remembered, if any; returns texts with the records they became."""
+        message, waiting = self._waiting.get(call_id, (-1, deque()))
+        if message != self._message:
+            waiting = deque()
+            self._waiting[call_id] = (self._message, waiting)
+        if text is None or text not in waiting:  # a message may hold its calls twice, in an older form as well
+            waiting.append(text)
+        return [(text, record_id) for record_id in self._early.pop(call_id, ())]
+
+    def answer(self, call_id: str, record_ids: list[str]) -> list[tuple[str | None, str]]:
+        """An answer, and the records it says were written; returns texts with the records they became."""
+        _, waiting = self._waiting.get(call_id, (-1, None))
+        if waiting is None:
+            self._early.setdefault(call_id, []).extend(record_ids)
+            return []
+        if waiting:
+            self._answered[call_id] = waiting.popleft()
+        return [(self._answered.get(call_id), record_id) for record_id in record_ids]  # none left: the answer again
 
 
 # --- JSON inside strings ------------------------------------------------------------------------------------------
