@@ -20,7 +20,7 @@ settings.register_profile("patient", deadline=None)
 if "CI" not in os.environ:
     settings.load_profile("patient")
 
-pytest.register_assert_rewrite("store_suite", "fakes")
+pytest.register_assert_rewrite("store_suite", "tool_suite", "fakes")
 
 from fakes import Clock  # noqa: E402 - after the line above, so that its asserts explain themselves
 from store_suite.fixtures import ada, bob, clock, embedder, new_id, scrubs_at_once, seeing  # noqa: E402, F401

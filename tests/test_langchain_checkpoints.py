@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_fakes import DONE, agent_of, answers, asked, calling, in_thread, tool_call
 from langchain_memory import ADA, agent_with, session_of
@@ -553,6 +554,48 @@ def test_a_short_text_is_taken_out_of_answers_alone() -> None:
     clean = scrubber.scrub(value)
     assert json.loads(clean[0].content)[0]["text"] == FORGOTTEN
     assert clean[1] == "I know."
+
+
+SHORT = {"id": "r1", "revision": 1, "text": "tea", "kind": "semantic", "origin": "inferred", "source_kinds": ["user"],
+         "status": "active"}  # fmt: skip
+LABELS = {"revision": 1, "origin": "inferred", "kind": "semantic", "source_kinds": ["user"], "match": "lexical"}
+SHOWN = "[id=r1 revision=1 origin=inferred sources=user]"
+
+
+def test_a_record_that_a_context_shows_is_known_and_taken_out_however_short() -> None:
+    value = [SystemMessage(f"Be kind.\n{SHOWN} <<tea>>"), HumanMessage("A teapot."), f"{SHOWN} <<I drink tea.>>"]
+    scrubber = Scrubber(["r1"], [])
+    scrubber.learn(value)
+    clean = scrubber.scrub(value)
+    assert clean[0].content == f"Be kind.\n{SHOWN} {FORGOTTEN}"
+    assert clean[1] is value[1]
+    assert clean[2] == f"{SHOWN} {FORGOTTEN}"
+    assert scrubber.scrub("You said: I drink tea.") == f"You said: {FORGOTTEN}"
+
+
+def test_a_document_of_the_retriever_is_known_and_taken_out_and_that_of_another_record_stays() -> None:
+    ours, other = Document("tea", id="r1", metadata=LABELS), Document("tea", id="r2", metadata=LABELS)
+    foreign = Document("I drink tea.", id="r1", metadata={"source": "a file"})
+    long = Document("Ada likes tea.", id="r1", metadata=LABELS)
+    scrubber = Scrubber(["r1"], [])
+    scrubber.learn([ours, other, foreign, ToolMessage("x", artifact=[long], tool_call_id="c1")])
+    clean = scrubber.scrub([ours, other, foreign, "So: Ada likes tea."])
+    assert [one.page_content for one in clean[:3]] == [FORGOTTEN, "tea", "I drink tea."]
+    assert clean[3] == f"So: {FORGOTTEN}"
+    assert scrubber.scrub(clean) is clean
+
+
+@pytest.mark.parametrize("depth", range(5))
+def test_a_short_text_is_taken_out_of_json_inside_of_strings(depth: int) -> None:
+    inner: Any = {"found": [SHORT], "args": {"text": "tea"}, "other": "Größe"}
+    for _ in range(depth):
+        inner = json.dumps(inner, ensure_ascii=False)
+    scrubber = Scrubber(["r1"], [])
+    scrubber.learn([inner])
+    clean = scrubber.scrub(AIMessage("", additional_kwargs={"raw": inner})).additional_kwargs["raw"]
+    for _ in range(depth):
+        clean = json.loads(clean)
+    assert clean == {"found": [{**SHORT, "text": FORGOTTEN}], "args": {"text": FORGOTTEN}, "other": "Größe"}
 
 
 def test_the_text_of_another_records_call_stays() -> None:

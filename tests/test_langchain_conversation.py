@@ -19,9 +19,9 @@ from langchain_core.messages import (
 )
 from langchain_fakes import calling, tool_call
 
-from vmem_core import ExtractionPolicy, InMemoryStore, MemorySession, Message, Scope
+from vmem_core import InMemoryStore, MemorySession, Message, Scope
 from vmem_langchain import MemoryRetriever, create_memory_tools
-from vmem_langchain.conversation import batches, extraction_id, flat, read, turns
+from vmem_langchain.conversation import batches, flat, read, turns
 
 ADA = Scope(user_id="ada")
 FOUND = {"id": "r1", "revision": 1, "text": "Ada likes tea.", "kind": "semantic", "origin": "inferred",
@@ -193,26 +193,6 @@ def test_an_id_that_is_given_twice_names_the_first() -> None:
 def test_ids_and_contents_that_no_text_can_hold_do_no_harm() -> None:
     odd = [HumanMessage("a", id="\ud83d\x00"), HumanMessage([{"type": "image", "data": b"\xff"}]), AIMessage("\ud83d")]
     assert len(set(ids(*odd))) == 3
-
-
-def test_an_operation_id_follows_from_messages_thread_scope_policy_and_attempt() -> None:
-    talk = flat(read([HumanMessage("a", id="m1"), AIMessage("b", id="m2")], "t1"))
-    policy = ExtractionPolicy(trusted_tools={"f", "g"})
-    given = [
-        extraction_id(talk, ADA, "t1", None),
-        extraction_id(talk[:1], ADA, "t1", None),
-        extraction_id(talk, ADA, "t2", None),
-        extraction_id(talk, ADA, None, None),
-        extraction_id(talk, Scope(user_id="bob"), "t1", None),
-        extraction_id(talk, ADA, "t1", policy),
-        extraction_id(talk, ADA, "t1", ExtractionPolicy(read_assistant=True)),
-        extraction_id(talk, ADA, "t1", None, attempt=2),
-    ]
-    assert len(set(given)) == len(given)
-    assert given[0] == extraction_id(talk, ADA, "t1", None)
-    assert given[5] == extraction_id(talk, ADA, "t1", ExtractionPolicy(trusted_tools=["g", "f"]))
-    edited = flat(read([HumanMessage("other", id="m1"), AIMessage("b", id="m2")], "t1"))
-    assert extraction_id(edited, ADA, "t1", None) == given[0]  # of ids alone: an operation id outlives a forget
 
 
 # --- turns --------------------------------------------------------------------------------------------------------

@@ -79,6 +79,14 @@ async def test_async_methods_are_called_on_one_loop_only() -> None:
     assert threading.main_thread().name not in model.threads
 
 
+def test_sync_code_leaves_the_async_client_to_the_loop_that_comes_later() -> None:
+    model = Recorded()
+    session = memory(model)
+    session.sync.remember("green tea")
+    asyncio.run(session.remember("black tea"))
+    assert model.calls == ["embed_documents", "aembed_documents"]
+
+
 def test_a_loop_that_is_gone_is_not_taken_for_a_new_one() -> None:
     model = Recorded()
     session = memory(model)

@@ -31,7 +31,7 @@ from vmem_llamaindex import (
     bind_session,
     create_memory_tools,
 )
-from vmem_llamaindex.conversation import is_memory_answer
+from vmem_llamaindex.conversation import is_our_answer
 
 
 def says(text: str) -> ChatMessage:
@@ -104,8 +104,8 @@ async def test_an_answer_that_was_made_of_our_records_is_known_by_its_sources() 
     session, _ = learning()
     await session.remember("Ada's blood group is AB.")
     engine = AnswersFromMemory(retriever=MemoryRetriever(session))
-    assert is_memory_answer("From memory.", await engine.aquery("blood group"))
-    assert not is_memory_answer("From memory.", await engine.aquery("zzz"))
+    assert is_our_answer("From memory.", await engine.aquery("blood group"))
+    assert not is_our_answer("From memory.", await engine.aquery("zzz"))
 
 
 async def test_an_empty_answer_of_our_own_tool_is_not_read_though_it_is_trusted() -> None:

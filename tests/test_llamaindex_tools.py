@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fakes import ADA, BOB, Ids, RawEmbedder
 from llama_index.core.tools import FunctionTool, ToolMetadata, ToolOutput
 from llama_index.core.tools.calling import acall_tool, call_tool
 from llama_index.core.tools.tool_spec.base import BaseToolSpec
+from tool_suite import *  # noqa: F403 - its tests run here
+from tool_suite import TEXT, Answer, Call, assert_refused
 
-from vmem_core import InMemoryStore, InvalidRequestError, MemorySession, Scope, Source, text_digest
+from vmem_core import InvalidRequestError, MemorySession
 from vmem_llamaindex import MemoryRequest, MemoryToolSpec, create_memory_tools, tool_call_scope
-
-TEXT = "Ada likes green tea."
 
 
 @pytest.fixture
-def session() -> MemorySession:
-    return MemorySession(InMemoryStore(), Scope(user_id="ada", chat_id="chat-7"), new_id=Ids())
+def logger() -> str:
+    return "vmem_llamaindex"
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -44,192 +42,18 @@ def read(output: ToolOutput) -> Any:
     return json.loads(output.content)
 
 
-# --- answers ------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def call(use: Callable[..., ToolOutput]) -> Call:
+    """Call a tool as the suite does."""
 
+    def answer(session: Any, kind: str, args: dict[str, Any], call_id: str = "call_1", **more: Any) -> Answer:
+        output = use(tools_of(session, **more)[kind], args, call_id)
+        assert output.tool_name == f"memory_{kind}"
+        assert output.model_dump_json()  # it can be saved with a context, whatever a model wrote
+        assert not output.is_error or output.raw_output == read(output)
+        return Answer(output.content, output.raw_output, output.is_error)
 
-def test_remember_answers_the_record_and_cites_the_call(session: MemorySession, use: Any) -> None:
-    output = use(tools_of(session)["remember"], {"text": TEXT, "kind": "episodic", "importance": 0.5})
-
-    assert output.content == '{"id":"r1","revision":1,"origin":"inferred","status":"active","replayed":false}'
-    assert (output.is_error, output.tool_name) == (False, "memory_remember")
-    record = session.sync.get("r1")
-    assert (record.text, record.kind, record.origin, record.importance) == (TEXT, "episodic", "inferred", 0.5)
-    assert record.sources == (
-        Source("assistant", text_digest(TEXT), chat_id="chat-7", tool_call_id="call_1", tool_name="memory_remember"),
-    )
-
-
-def test_a_text_that_is_stored_already_is_answered_and_not_added(session: MemorySession, use: Any) -> None:
-    session.sync.remember(TEXT)
-    answer = read(use(tools_of(session)["remember"], {"text": f"  {TEXT.upper()}"}))
-    assert (answer["id"], answer["origin"], answer["already_stored"]) == ("r1", "asserted", True)
-    assert session.sync.count() == 1
-
-
-def test_recall_answers_records_as_an_array(session: MemorySession, use: Any) -> None:
-    sources = [Source("user", text_digest("a")), Source("tool", text_digest("b")), Source("user", text_digest("c"))]
-    session.sync.remember("Ada trinkt gern grünen Tee. お茶", sources=sources, kind="episodic")
-    output = use(tools_of(session)["recall"], {"query": "Tee"})
-    assert output.content == (
-        '[{"id":"r1","revision":1,"text":"Ada trinkt gern grünen Tee. お茶","kind":"episodic","origin":"asserted",'
-        '"source_kinds":["user","tool"],"status":"active"}]'
-    )
-    assert use(tools_of(session)["recall"], {"query": "helicopter"}).content == "[]"
-    assert use(tools_of(session)["recall"], {"query": " "}).content == "[]"
-
-
-def test_recall_filters_by_kind_and_answers_no_more_than_top_k(session: MemorySession, use: Any) -> None:
-    for kind in ("semantic", "semantic", "procedural"):
-        session.sync.remember(f"tea {kind}", kind=kind)
-    recall = tools_of(session, top_k=1)["recall"]
-    assert len(read(use(recall, {"query": "tea"}))) == 1
-    assert [found["kind"] for found in read(use(recall, {"query": "tea", "kind": "procedural"}))] == ["procedural"]
-
-
-def test_revise_and_retract_stay_inferred_and_cite_the_call(session: MemorySession, use: Any) -> None:
-    tools = tools_of(session)
-    use(tools["remember"], {"text": TEXT})
-    revised = use(tools["revise"], {"id": "r1", "expected_revision": 1, "text": "Ada likes coffee."}, "call_2")
-    assert read(revised) == {"id": "r1", "revision": 2, "origin": "inferred", "status": "active", "replayed": False}
-    assert [source.tool_call_id for source in session.sync.get("r1").sources] == ["call_1", "call_2"]
-    retracted = read(use(tools["retract"], {"id": "r1", "expected_revision": 2}, "call_3"))
-    assert (retracted["revision"], retracted["status"]) == (3, "retracted")
-
-
-def test_what_the_host_gets_besides_refers_to_records_and_holds_no_text(session: MemorySession, use: Any) -> None:
-    tools = tools_of(session)
-    written = use(tools["remember"], {"text": TEXT})
-    found = use(tools["recall"], {"query": "tea"})
-    assert written.raw_output == session.sync.receipt(session.sync.get("r1").operation_id).to_json()
-    assert found.raw_output == [{"id": "r1", "revision": 1, "score": found.raw_output[0]["score"], "match": "lexical"}]
-    assert "tea" not in json.dumps([written.raw_output, found.raw_output])
-
-
-# --- refusals -----------------------------------------------------------------------------------------------------
-
-
-def assert_refused(output: ToolOutput, **expected: Any) -> None:
-    assert read(output) == expected
-    assert output.is_error
-    assert output.raw_output == expected
-
-
-@pytest.mark.parametrize("tool", ["revise", "retract"])
-def test_what_the_host_asserted_is_not_a_models_to_change(session: MemorySession, use: Any, tool: str) -> None:
-    session.sync.remember(TEXT)
-    args = {"id": "r1", "expected_revision": 1} | ({"text": "No tea."} if tool == "revise" else {})
-    assert_refused(use(tools_of(session)[tool], args), error="asserted_record")
-    assert session.sync.get("r1").revision == 1
-
-
-@pytest.mark.parametrize("tool", ["revise", "retract"])
-def test_a_stale_revision_is_refused_with_the_current_one(session: MemorySession, use: Any, tool: str) -> None:
-    session.sync.remember(TEXT, origin="inferred")
-    session.sync.revise("r1", importance=1, origin="inferred")
-    args = {"id": "r1", "expected_revision": 1} | ({"text": "No tea."} if tool == "revise" else {})
-    assert_refused(use(tools_of(session)[tool], args), error="revision_conflict", actual_revision=2)
-
-
-@pytest.mark.parametrize("tool", ["revise", "retract"])
-def test_unknown_foreign_and_forgotten_records_are_not_found(session: MemorySession, use: Any, tool: str) -> None:
-    foreign = MemorySession(session.store, BOB).sync.remember("Bob's.", id="bobs", origin="inferred").records[0]
-    session.sync.remember(TEXT, origin="inferred")
-    session.sync.forget("r1")
-    more = {"text": "New."} if tool == "revise" else {}
-    for number, record_id in enumerate(("r9", foreign.id, "r1", "\x00\ud800")):
-        args = {"id": record_id, "expected_revision": 1} | more
-        assert_refused(use(tools_of(session)[tool], args, f"call_{number}"), error="not_found")
-
-
-@pytest.mark.parametrize(
-    ("tool", "args", "detail"),
-    [
-        ("remember", {"text": " \u200b"}, "text"),
-        ("remember", {"text": "x" * 100_001}, "text"),
-        ("remember", {"text": 7}, "text"),
-        ("remember", {"text": {"a": [1]}}, "text"),
-        ("remember", {}, "text"),
-        ("remember", {"text": TEXT, "kind": "fact"}, "kind"),
-        ("remember", {"text": TEXT, "importance": 1.5}, "importance"),
-        ("remember", {"text": TEXT, "importance": float("nan")}, "importance"),
-        ("recall", {"query": None}, "query"),
-        ("recall", {"query": "tea", "kind": "all"}, "kind"),
-        ("revise", {"id": "r1", "expected_revision": 1}, "revise"),
-        ("revise", {"id": "r1", "expected_revision": 0, "text": "New."}, "expected_revision"),
-        ("retract", {"id": "x" * 513, "expected_revision": 1}, "id"),
-        ("retract", {"id": "r1", "expected_revision": "now"}, "expected_revision"),
-    ],
-)
-def test_values_that_cannot_be_taken_are_refused_by_their_path(
-    session: MemorySession, use: Any, tool: str, args: dict[str, Any], detail: str
-) -> None:
-    session.sync.remember(TEXT, origin="inferred")
-    assert_refused(use(tools_of(session)[tool], args), error="invalid_request", detail=detail)
-    assert session.sync.scope_revision() == 1
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        "scope", "user_id", "origin", "sources", "operation_id", "top_k", "tool_call_id", "ctx", "self", "context",
-        "args", "kwargs", "metadata", "x" * 5_000, "\x00",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("tool", ["remember", "recall"])
-def test_nothing_hidden_can_be_forged_through_extra_arguments(
-    session: MemorySession, use: Any, tool: str, forged: str
-) -> None:
-    needed = {"remember": {"text": TEXT}, "recall": {"query": TEXT}}[tool]
-    output = use(tools_of(session)[tool], needed | {forged: {"user_id": "bob"}})
-    assert_refused(output, error="invalid_request", detail=forged.replace("\x00", "\ufffd")[:64])
-    assert session.sync.scope_revision() == 0
-
-
-def test_numbers_that_a_model_wrote_as_strings_are_taken(session: MemorySession, use: Any) -> None:
-    session.sync.remember(TEXT, origin="inferred")
-    answer = read(use(tools_of(session)["retract"], {"id": "r1", "expected_revision": "1"}))
-    assert (answer["revision"], answer["status"]) == (2, "retracted")
-
-
-def test_strings_that_no_store_can_hold_are_mended_and_the_fact_is_kept(session: MemorySession, use: Any) -> None:
-    tools = tools_of(session)
-    output = use(tools["remember"], {"text": "tea \ud83d\ude00 \x00 \udc00"})
-    assert session.sync.get("r1").text == "tea \U0001f600 \ufffd \ufffd"
-    assert output.model_dump_json()
-    assert read(use(tools["recall"], {"query": "tea \x00 \udc00"}))[0]["id"] == "r1"
-    assert not use(tools["remember"], {"text": "milk"}, "\x00\ud800").is_error
-    assert session.sync.get("r2").sources[0].tool_call_id == "\ufffd\ufffd"
-
-
-# --- failures -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("tool", ["remember", "recall", "revise", "retract"])
-def test_a_store_that_is_down_is_unavailable(session: MemorySession, use: Any, tool: str) -> None:
-    session.sync.remember(TEXT, origin="inferred")
-    tools = tools_of(session)
-    session.store.sync.close()
-    args = {
-        "remember": {"text": TEXT},
-        "recall": {"query": "tea"},
-        "revise": {"id": "r1", "expected_revision": 1, "text": "No tea."},
-        "retract": {"id": "r1", "expected_revision": 1},
-    }[tool]
-    assert_refused(use(tools[tool], args), error="unavailable")
-
-
-def test_a_failed_embedder_is_unavailable_and_logged_by_its_class_alone(
-    use: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = InMemoryStore()
-    MemorySession(store, ADA, embedder=RawEmbedder([[1.0, 0.0]])).sync.remember("Something.")
-    tools = tools_of(MemorySession(store, ADA, embedder=RawEmbedder(ValueError("a secret"))))
-    with caplog.at_level(logging.DEBUG, logger="vmem_llamaindex"):
-        assert_refused(use(tools["remember"], {"text": TEXT}), error="unavailable")
-        assert_refused(use(tools["recall"], {"query": TEXT}), error="unavailable")
-    assert [record.message for record in caplog.records] == [
-        "memory_remember: memory failed with ValueError", "memory_recall: memory failed with ValueError"
-    ]  # fmt: skip
+    return answer
 
 
 # --- ways to call -------------------------------------------------------------------------------------------------
@@ -376,19 +200,19 @@ def resolvers(session: MemorySession | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["sync", "async", "object", "mixed"])
-def test_a_resolver_in_any_form_finds_the_session(session: MemorySession, use: Any, form: str) -> None:
-    assert read(use(tools_of(resolvers(session)[form])["remember"], {"text": TEXT}))["id"] == "r1"
-    assert_refused(use(tools_of(resolvers(None)[form])["remember"], {"text": TEXT}), error="no_session")
+def test_a_resolver_in_any_form_finds_the_session(session: MemorySession, call: Call, form: str) -> None:
+    assert call(resolvers(session)[form], "remember", {"text": TEXT}).data["id"] == "r1"
+    assert_refused(call(resolvers(None)[form], "remember", {"text": TEXT}), error="no_session")
 
 
 def test_a_resolver_that_raises_or_returns_something_else_finds_no_session(
-    session: MemorySession, use: Any, caplog: pytest.LogCaptureFixture
+    session: MemorySession, call: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
     def raises(request: MemoryRequest) -> MemorySession:
         raise KeyError("a secret")
 
     for resolver in (raises, lambda request: "ada", lambda request: session.sync):
-        assert_refused(use(tools_of(resolver)["recall"], {"query": "tea"}), error="no_session")
+        assert_refused(call(resolver, "recall", {"query": "tea"}), error="no_session")
     assert [record.message for record in caplog.records] == [
         f"memory_recall: the resolver failed with {name}"
         for name in ("KeyError", "InvalidRequestError", "InvalidRequestError")

@@ -7,7 +7,18 @@ import json
 import pytest
 from fakes import ADA, Ids
 
-from vmem_core import InMemoryStore, InvalidRequestError, MemorySession, StoreUnavailableError, ToolAnswer, model_tools
+from vmem_core import (
+    InMemoryStore,
+    InvalidRequestError,
+    MemorySession,
+    StoreUnavailableError,
+    ToolAnswer,
+    has_memory_labels,
+    is_memory_answer,
+    is_memory_record,
+    model_tools,
+    read_json,
+)
 
 
 @pytest.fixture
@@ -64,3 +75,40 @@ async def test_a_refusal_is_an_answer_and_a_failure_is_not(session: MemorySessio
 def test_an_answer_is_compact_json_with_letters_as_they_are() -> None:
     assert ToolAnswer([{"text": "grüner Tee, お茶"}], None).text == '[{"text":"grüner Tee, お茶"}]'
     assert ToolAnswer.invalid_request("x" * 100).content == {"error": "invalid_request", "detail": "x" * 64}
+
+
+async def test_every_answer_is_known_again_for_one_of_memory(session: MemorySession) -> None:
+    tools = model_tools()
+    change = {"id": "r1", "expected_revision": 1}
+    answers = [
+        await tools["memory_remember"].answer(session, {"text": "tea"}),
+        await tools["memory_remember"].answer(session, {"text": "tea"}),  # already stored
+        await tools["memory_recall"].answer(session, {"query": "tea"}),
+        await tools["memory_revise"].answer(session, change | {"text": "coffee"}),
+        await tools["memory_retract"].answer(session, change | {"expected_revision": 2}),
+    ]
+    assert all(is_memory_answer(read_json(answer.text)) for answer in answers)
+    [found] = answers[2].content
+    assert is_memory_record(found)
+    assert is_memory_answer([found, found])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        None, "r1", 7, [], {}, [{}], ["r1"], {"id": "r1", "replayed": False},
+        {"id": "r1", "revision": 1, "origin": "inferred", "status": "active", "replayed": False, "total": 9},
+        [{"id": "r1", "revision": 1, "text": "x", "kind": "a", "origin": "Rome", "source_kinds": [], "status": "on"}],
+        [{"id": "r1", "revision": 1, "text": "x", "kind": "a", "origin": [], "source_kinds": [], "status": "on"}],
+    ],
+)  # fmt: skip
+def test_the_answer_of_another_tool_is_not_taken_for_one_of_memory(other: object) -> None:
+    assert not is_memory_answer(other)
+    assert not is_memory_record(other)
+
+
+def test_what_a_retriever_found_is_known_by_its_labels() -> None:
+    labels = {"revision": 1, "origin": "asserted", "source_kinds": ["user"], "match": "lexical", "more": None}
+    assert has_memory_labels(labels)
+    for other in (None, [], "match", {name: 1 for name in labels if name != "match"}):
+        assert not has_memory_labels(other)

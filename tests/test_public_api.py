@@ -27,6 +27,9 @@ PROMISED = {
         "ImportResult", "LegacyRecord", "from_items", "from_jsonl", "from_langgraph_store", "from_mem0",
         "export_jsonl", "from_deuz_markdown", "from_deuz_postgres", "from_deuz_redis", "from_deuz_sqlite",
         "import_jsonl", "import_legacy", "ProgressBar",
+        "ContextBudget", "FirstLoop", "ForgottenTexts", "batch_turns", "check_count", "derived_id", "extraction_id",
+        "has_memory_labels", "is_memory_answer", "is_memory_record", "is_unparsed", "looks_observed", "read_json",
+        "read_turns", "required_session", "split_turns",
     },
     "vmem_langchain": {
         "ChatMemory", "LangChainEmbedder", "LangChainLLM", "MemoryMiddleware", "MemoryRequest", "MemoryRetriever",

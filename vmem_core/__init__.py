@@ -1,6 +1,6 @@
 """Versioned memory for agents: records with one id for life, revisions, provenance and durable receipts."""
 
-from vmem_core.context import ContextItem, ContextPackage
+from vmem_core.context import ContextBudget, ContextItem, ContextPackage
 from vmem_core.errors import (
     AssertedRecordError,
     BudgetExceededError,
@@ -16,6 +16,7 @@ from vmem_core.errors import (
     VmemError,
 )
 from vmem_core.exports import export_jsonl, import_jsonl
+from vmem_core.forgotten_texts import ForgottenTexts
 from vmem_core.ledger import Totals, UsageLedger, genai_prices_source
 from vmem_core.legacy.deuz_markdown import from_deuz_markdown
 from vmem_core.legacy.deuz_postgres import from_deuz_postgres
@@ -33,7 +34,7 @@ from vmem_core.models import Embeddings, LLMReply, LocalEmbedder, Prompt, Usage,
 from vmem_core.operations import UNSET
 from vmem_core.progress import ProgressBar
 from vmem_core.records import Draft, Link, Record, Scope, Source
-from vmem_core.resolvers import aresolve_session, check_session_source, resolve_session
+from vmem_core.resolvers import aresolve_session, check_session_source, required_session, resolve_session
 from vmem_core.results import (
     Change,
     Finding,
@@ -50,19 +51,22 @@ from vmem_core.results import (
     WriteResult,
 )
 from vmem_core.session import MemorySession
-from vmem_core.store import Store
+from vmem_core.store import Store, check_count
 from vmem_core.stores.memory import InMemoryStore
 from vmem_core.stores.postgres import PostgresStore
 from vmem_core.stores.sqlite import SqliteStore
-from vmem_core.sync import run_sync
-from vmem_core.text import mend_string, text_digest
-from vmem_core.tools import ModelTool, ToolAnswer, check_count, model_tools
+from vmem_core.sync import FirstLoop, run_sync
+from vmem_core.text import derived_id, mend_string, read_json, text_digest
+from vmem_core.tool_answers import ToolAnswer, has_memory_labels, is_memory_answer, is_memory_record
+from vmem_core.tools import ModelTool, model_tools
+from vmem_core.turns import batch_turns, extraction_id, is_unparsed, looks_observed, read_turns, split_turns
 
 __all__ = [
     "UNSET",
     "AssertedRecordError",
     "BudgetExceededError",
     "Change",
+    "ContextBudget",
     "ContextItem",
     "ContextPackage",
     "Draft",
@@ -70,9 +74,11 @@ __all__ = [
     "Embeddings",
     "ExtractionPolicy",
     "Finding",
+    "FirstLoop",
     "ForgetEvent",
     "ForgetResult",
     "ForgetScopeResult",
+    "ForgottenTexts",
     "Generation",
     "Hit",
     "ImportResult",
@@ -114,9 +120,12 @@ __all__ = [
     "WriteResult",
     "accounted",
     "aresolve_session",
+    "batch_turns",
     "check_count",
     "check_session_source",
+    "derived_id",
     "export_jsonl",
+    "extraction_id",
     "from_deuz_markdown",
     "from_deuz_postgres",
     "from_deuz_redis",
@@ -126,11 +135,20 @@ __all__ = [
     "from_langgraph_store",
     "from_mem0",
     "genai_prices_source",
+    "has_memory_labels",
     "import_jsonl",
     "import_legacy",
+    "is_memory_answer",
+    "is_memory_record",
+    "is_unparsed",
+    "looks_observed",
     "mend_string",
     "model_tools",
+    "read_json",
+    "read_turns",
+    "required_session",
     "resolve_session",
     "run_sync",
+    "split_turns",
     "text_digest",
 ]

@@ -24,10 +24,10 @@ from vmem_core.records import (
     check_metadata,
     check_ttl,
 )
-from vmem_core.store import MOST_RESULTS
+from vmem_core.store import check_count
 from vmem_core.sync import Facade
 from vmem_core.text import check_text
-from vmem_core.values import check_choice, check_importance, check_integer, check_type, check_values
+from vmem_core.values import check_choice, check_importance, check_type, check_values
 
 MOST_DRAFTS: Final = 10_000
 Supersede = Literal["add", "reconcile", "skip_equal"]
@@ -133,7 +133,7 @@ def check_mode(
     mode = default if supersede is None else cast(Supersede, check_choice(supersede, SUPERSEDES, "supersede"))
     if mode == "reconcile" and not has_llm:
         raise InvalidRequestError('"reconcile" needs a session with an llm; use "add"', path="supersede")
-    check_integer(top_k, "top_k", least=1, most=MOST_RESULTS)
+    check_count(top_k, "top_k")
     if instructions is not None:
         check_text(instructions, "instructions")
     # What is left out and its default are the same request, and the default follows the session.
@@ -153,4 +153,4 @@ def check_listing(kind: object, origin: object, status: object, limit: object) -
     for name, value, choices in (("kind", kind, KINDS), ("origin", origin, ORIGINS), ("status", status, STATUSES)):
         if value is not None:
             check_choice(value, choices, name)
-    return check_integer(limit, "limit", least=1, most=MOST_RESULTS)
+    return check_count(limit, "limit")

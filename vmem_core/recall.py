@@ -12,7 +12,7 @@ from vmem_core.errors import EmbeddingMismatchError, InvalidRequestError
 from vmem_core.models import ModelCalls
 from vmem_core.records import KINDS, Scope, check_metadata
 from vmem_core.results import Hit, Hits, Match
-from vmem_core.store import FUSIONS, MOST_RESULTS, Found, Fusion, Search, Store
+from vmem_core.store import FUSIONS, Found, Fusion, Search, Store, check_count
 from vmem_core.text import check_string, is_blank
 from vmem_core.values import check_choice, check_instant, check_integer
 
@@ -38,7 +38,7 @@ def build_search(
         raise InvalidRequestError("give recorded_as_of or at_scope_revision, not both", path="at_scope_revision")
     return Search(
         text=None if text is None else check_string(text, "text"),
-        top_k=check_integer(top_k, "top_k", least=1, most=MOST_RESULTS),
+        top_k=check_count(top_k, "top_k"),
         kind=None if kind is None else check_choice(kind, KINDS, "kind"),
         metadata=check_metadata(metadata),
         include_retracted=_check_flag(include_retracted, "include_retracted"),

@@ -298,6 +298,11 @@ class Record(Value):
         "expires_at": decode_instant,
     }
 
+    @property
+    def source_kinds(self) -> tuple[SourceKind, ...]:
+        """The kinds of its sources, each once, in order."""
+        return tuple(dict.fromkeys(source.kind for source in self.sources))
+
     def __post_init__(self) -> None:
         check_text(self.id, "id")
         check_integer(self.revision, "revision", least=1)

@@ -78,6 +78,17 @@ async def aresolve_session(source: Any, request: object) -> MemorySession | None
     return _checked(await _settled(found) if inspect.isawaitable(found) else found)
 
 
+def required_session(found: MemorySession | None) -> MemorySession:
+    """The session of a run that cannot do without one.
+
+    Raises:
+        InvalidRequestError: If the resolver found none.
+    """
+    if found is None:
+        raise InvalidRequestError("the resolver found no session for this run, so there is no memory", path="session")
+    return found
+
+
 async def _settled(found: Any) -> Any:
     return await found
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
+from vmem_core.errors import InvalidRequestError
 from vmem_core.generations import Pending
 from vmem_core.imports import Import
 from vmem_core.operations import Operation
@@ -30,6 +31,20 @@ Progress = Callable[[int, int], object]
 ENGLISH = "english"
 Fusion = Literal["rrf", "scores"]
 FUSIONS: tuple[Fusion, ...] = get_args(Fusion)
+
+
+def check_count(value: object, path: str) -> int:
+    """How many results: 1 to 1,000.
+
+    Raises:
+        InvalidRequestError: For anything else.
+
+    >>> check_count(5, "top_k")
+    5
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_RESULTS:
+        raise InvalidRequestError(f"must be an integer from 1 to {MOST_RESULTS}", path=path)
+    return value
 
 
 def check_language(language: object) -> str | None:

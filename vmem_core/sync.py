@@ -1,8 +1,8 @@
 """The sync facade: one background event loop, and the same verbs without ``await``.
 
-Owns the loop's thread and the facade over any object with async verbs. Works in scripts, threads, notebooks and
-inside a running loop (which it blocks meanwhile). Does not own any verb: signatures and docstrings are the
-object's own.
+Owns the loop's thread, the facade over any object with async verbs, and which loop an async client belongs to. Works
+in scripts, threads, notebooks and inside a running loop (which it blocks meanwhile). Does not own any verb: signatures
+and docstrings are the object's own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import inspect
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
+_THREAD = "vmem-sync"  # whose loop serves the sync facades: who runs there was called by sync code
 
 
 class _Background:
@@ -43,7 +45,7 @@ class _Background:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="vmem-sync", daemon=True)
+                self._thread = threading.Thread(target=self._loop.run_forever, name=_THREAD, daemon=True)
                 self._thread.start()
             return self._loop
 
@@ -149,3 +151,31 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     1
     """
     return _BACKGROUND.call(getattr(coroutine, "__name__", "run_sync"), coroutine)
+
+
+class FirstLoop:
+    """The event loop that an async client belongs to: the first one that it is used on. Another loop cannot use it.
+
+    The library's own loop is never it: who runs there was called by sync code, and wants the client's sync methods.
+
+    >>> async def asks(loop: FirstLoop) -> bool:
+    ...     return loop.is_running()
+    >>> run_sync(asks(FirstLoop()))
+    False
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
+
+    def is_running(self) -> bool:
+        """Whether we run on it; on the first call from a loop, it becomes this one."""
+        import asyncio
+
+        if threading.current_thread().name == _THREAD:
+            return False
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._loop is None:
+                self._loop = weakref.ref(loop)
+            return self._loop() is loop

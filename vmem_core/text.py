@@ -1,7 +1,7 @@
 """Strings: the gate every one passes, digests of what was read, and when two texts are equal.
 
-Owns what counts as a sound string, as a blank one, and the digest and equality rules. Does not own search
-tokens (``tokens.py``) or limits of length (``limits.py``).
+Owns what counts as a sound string, as a blank one, the JSON in a string, ids made of what they stand for, and the
+digest and equality rules. Does not own search tokens (``tokens.py``) or limits of length (``limits.py``).
 """
 
 from __future__ import annotations
@@ -132,6 +132,33 @@ def text_digest(text: str) -> str:
     import hashlib
 
     return "sha256:" + hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def derived_id(prefix: str, *parts: Any) -> str:
+    """An id made of what it stands for: the same for the same parts, in every process, and telling nothing of them.
+
+    Args:
+        prefix: The form's name and version, such as ``"vmem-op-1"``; the id begins with it.
+        parts: JSON values.
+
+    >>> derived_id("job-1", "ada", 7) == derived_id("job-1", "ada", 7) != derived_id("job-1", "ada", 8)
+    True
+    """
+    return f"{prefix}:{text_digest(json.dumps([prefix, *parts])).removeprefix('sha256:')}"
+
+
+def read_json(text: str) -> Any:
+    """The object, list or string that a text is as JSON; else None.
+
+    >>> read_json('{"id": 1}'), read_json("tea"), read_json("7")
+    ({'id': 1}, None, None)
+    """
+    if not text.lstrip().startswith(("[", "{", '"')):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def equality_form(text: str) -> str:

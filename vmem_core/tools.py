@@ -1,8 +1,8 @@
 """The memory tools of an agent, in no framework's terms: remember, recall, revise, retract. There is none to forget.
 
-Owns what each tool asks of a session and what it answers: data, refusals included, so that a model can read on and a
-run goes on. Does not own schemas (``tool_arguments.py``), how a framework calls a tool or which operation id a call
-has (the adapters), or any rule of memory (``operations.py``).
+Owns what each tool asks of a session, and that refusals are answers too, so that a model can read on and a run goes on.
+Does not own schemas (``tool_arguments.py``), the form of answers (``tool_answers.py``), how a framework calls a tool or
+which operation id a call has (the adapters), or any rule of memory (``operations.py``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from vmem_core import tool_answers
 from vmem_core.errors import (
     AssertedRecordError,
     InvalidRequestError,
@@ -23,11 +24,10 @@ from vmem_core.errors import (
     VmemError,
 )
 from vmem_core.operations import UNSET
-from vmem_core.records import Record, Source
-from vmem_core.results import Hit, WriteResult
+from vmem_core.records import Source
 from vmem_core.session import MemorySession
-from vmem_core.store import MOST_RESULTS
 from vmem_core.text import mend_string, text_digest
+from vmem_core.tool_answers import ToolAnswer
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -36,42 +36,6 @@ ToolKind: TypeAlias = Literal["remember", "recall", "revise", "retract"]
 
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,55}")  # names of tools have at most 64 of these characters
 _MOST_OF_AN_ID = 512
-_MOST_OF_A_NAME = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
-    """What a tool answers.
-
-    Args:
-        content: What the model reads, as JSON values.
-        artifact: What the host may want besides, as JSON values: the receipt of a write, or ids, revisions and scores
-            of a recall. It holds no text of a record.
-        failed: Whether it is a refusal or a failure.
-
-    >>> ToolAnswer.refusal("invalid_request", detail="text").text
-    '{"error":"invalid_request","detail":"text"}'
-    """
-
-    content: Any
-    artifact: Any
-    failed: bool = False
-
-    @classmethod
-    def refusal(cls, error: str, **more: Any) -> ToolAnswer:
-        """The answer that something was refused or failed, and by which code."""
-        content = {"error": error, **more}
-        return cls(content, content, failed=True)
-
-    @classmethod
-    def invalid_request(cls, path: str) -> ToolAnswer:
-        """The answer to a value that cannot be taken. A path may be a name that a model made up."""
-        return cls.refusal("invalid_request", detail=mend_string(path)[:_MOST_OF_A_NAME])
-
-    @property
-    def text(self) -> str:
-        """The content as compact JSON, as the model reads it."""
-        return json.dumps(self.content, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +131,12 @@ async def _remember(session: MemorySession, call: _Call) -> ToolAnswer:
         supersede="skip_equal",
         operation_id=call.operation_id,
     )
-    return _written(written)
+    return tool_answers.written(written)
 
 
 async def _recall(session: MemorySession, call: _Call) -> ToolAnswer:
     hits = await session.recall(call.given["query"], kind=call.given.get("kind"), top_k=call.top_k)
-    return ToolAnswer([_shown(hit.record) for hit in hits], [_referred(hit) for hit in hits])
+    return ToolAnswer([tool_answers.shown(hit.record) for hit in hits], [tool_answers.referred(hit) for hit in hits])
 
 
 async def _revise(session: MemorySession, call: _Call) -> ToolAnswer:
@@ -190,7 +154,7 @@ async def _revise(session: MemorySession, call: _Call) -> ToolAnswer:
         by_model=True,
         operation_id=call.operation_id,
     )
-    return _written(written)
+    return tool_answers.written(written)
 
 
 async def _retract(session: MemorySession, call: _Call) -> ToolAnswer:
@@ -200,7 +164,7 @@ async def _retract(session: MemorySession, call: _Call) -> ToolAnswer:
         by_model=True,
         operation_id=call.operation_id,
     )
-    return _written(written)
+    return tool_answers.written(written)
 
 
 _ACTS: dict[ToolKind, Callable[[MemorySession, _Call], Awaitable[ToolAnswer]]] = {
@@ -209,38 +173,6 @@ _ACTS: dict[ToolKind, Callable[[MemorySession, _Call], Awaitable[ToolAnswer]]] =
     "revise": _revise,
     "retract": _retract,
 }
-
-
-def _shown(record: Record) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "revision": record.revision,
-        "text": record.text,
-        "kind": record.kind,
-        "origin": record.origin,
-        "source_kinds": list(dict.fromkeys(source.kind for source in record.sources)),
-        "status": record.status,
-    }
-
-
-def _referred(hit: Hit) -> dict[str, Any]:
-    return {"id": hit.record.id, "revision": hit.record.revision, "score": hit.score, "match": hit.match}
-
-
-def _written(result: WriteResult) -> ToolAnswer:
-    record = next(iter((*result.records, *result.present)), None)
-    if record is None:  # a replay, and the record was forgotten since
-        return ToolAnswer.refusal("not_found")
-    content = {
-        "id": record.id,
-        "revision": record.revision,
-        "origin": record.origin,
-        "status": record.status,
-        "replayed": result.replayed,
-    }
-    if any(note.code == "already_stored" for note in result.receipt.notes):
-        content["already_stored"] = True
-    return ToolAnswer(content, result.receipt.to_json())
 
 
 def _refusal(error: VmemError, given: Mapping[str, Any]) -> ToolAnswer | None:
@@ -300,17 +232,3 @@ def model_tools(*, include: object = tuple(_DESCRIPTIONS), prefix: object = "mem
 
 
 _KINDS = tuple(_DESCRIPTIONS)
-
-
-def check_count(value: object, path: str) -> int:
-    """How many results: 1 to 1,000.
-
-    Raises:
-        InvalidRequestError: For anything else.
-
-    >>> check_count(5, "top_k")
-    5
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST_RESULTS:
-        raise InvalidRequestError(f"must be an integer from 1 to {MOST_RESULTS}", path=path)
-    return value

@@ -6,7 +6,6 @@ schemas (``vmem_core``) or what is done with them (``tools.py``).
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 from langchain_core.tools import InjectedToolArg
@@ -55,12 +54,3 @@ def refuse_arguments(error: Any) -> str:
     """
     path = error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"] or ("arguments",)
     return ToolAnswer.invalid_request(str(path[0])).text
-
-
-def answer_text(answer: Any) -> str:
-    """An answer as compact JSON, as the model reads it.
-
-    >>> answer_text({"text": "お茶"})
-    '{"text":"お茶"}'
-    """
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":"))

@@ -14,23 +14,22 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
 from vmem_core import (
+    ContextBudget,
     ContextPackage,
     ExtractionPolicy,
-    InvalidRequestError,
     MemorySession,
     WriteResult,
     aresolve_session,
-    check_count,
     check_session_source,
-    mend_string,
+    extraction_id,
+    is_unparsed,
+    required_session,
     resolve_session,
     run_sync,
 )
-from vmem_langchain.conversation import extraction_id, flat, read
+from vmem_langchain.conversation import flat, read
 from vmem_langchain.identity import MemoryRequest, SessionResolver, request_of
 from vmem_langchain.llm import apart
-
-_MOST_OF_A_QUERY = 4_000  # characters: the rest of a pasted page would only blur what is looked for
 
 
 class ChatMemory:
@@ -78,12 +77,12 @@ class ChatMemory:
     ) -> None:
         self._source = check_session_source(session_or_resolver, "session_or_resolver")
         self._policy = make_policy(trusted_tools, read_assistant)
-        self._recaller = Recaller(top_k, max_tokens, count_tokens)
+        self._budget = ContextBudget(top_k, max_tokens, count_tokens)
 
     def observe(self, messages: Iterable[Any], config: RunnableConfig | None = None) -> WriteResult:
         """Learn from a conversation. See :meth:`aobserve`."""
         request = _request(config)
-        session = _required(resolve_session(self._source, request))
+        session = required_session(resolve_session(self._source, request))
         return run_sync(apart(self._observe(session, messages, request)))
 
     async def aobserve(self, messages: Iterable[Any], config: RunnableConfig | None = None) -> WriteResult:
@@ -100,13 +99,13 @@ class ChatMemory:
             The receipt and the records. Its notes say what was not read.
         """
         request = _request(config)
-        session = _required(await aresolve_session(self._source, request))
+        session = required_session(await aresolve_session(self._source, request))
         return await apart(self._observe(session, messages, request))
 
     def context(self, query: str, config: RunnableConfig | None = None) -> ContextPackage:
         """What is known for a query. See :meth:`acontext`."""
-        session = _required(resolve_session(self._source, _request(config)))
-        return run_sync(apart(self._recaller.compile(session, query)))
+        session = required_session(resolve_session(self._source, _request(config)))
+        return run_sync(apart(self._budget.compile(session, query)))
 
     async def acontext(self, query: str, config: RunnableConfig | None = None) -> ContextPackage:
         """What is known for a query, as references to revisions.
@@ -115,12 +114,12 @@ class ChatMemory:
             query: What the turn is about, such as the user's last message.
             config: The run's config; None: that of the run we are in.
         """
-        session = _required(await aresolve_session(self._source, _request(config)))
-        return await apart(self._recaller.compile(session, query))
+        session = required_session(await aresolve_session(self._source, _request(config)))
+        return await apart(self._budget.compile(session, query))
 
     def render(self, package: ContextPackage, config: RunnableConfig | None = None) -> str:
         """The text of a context. See :meth:`arender`."""
-        session = _required(resolve_session(self._source, _request(config)))
+        session = required_session(resolve_session(self._source, _request(config)))
         return run_sync(apart(session.render(package)))
 
     async def arender(self, package: ContextPackage, config: RunnableConfig | None = None) -> str:
@@ -130,58 +129,18 @@ class ChatMemory:
             package: From ``context``.
             config: The run's config; None: that of the run we are in.
         """
-        session = _required(await aresolve_session(self._source, _request(config)))
+        session = required_session(await aresolve_session(self._source, _request(config)))
         return await apart(session.render(package))
 
     async def _observe(self, session: MemorySession, messages: Iterable[Any], request: MemoryRequest) -> WriteResult:
         conversation = flat(read(messages, request.thread_id))
         for attempt in itertools.count(1):
-            operation_id = extraction_id(conversation, session.scope, request.thread_id, self._policy, attempt)
+            operation_id = extraction_id(conversation, session.scope, request.thread_id or "", self._policy, attempt)
             result = await session.extract(conversation, policy=self._policy, operation_id=operation_id)
             # A reply that could not be read left the messages unread: the next call is another try, not its replay.
-            if not (result.replayed and any(note.code == "unparsed" for note in result.receipt.notes)):
+            if not (result.replayed and is_unparsed(result)):
                 return result
         raise AssertionError("unreachable: some attempt is new")
-
-
-class Recaller:
-    """What a context may take.
-
-    Args:
-        top_k: How many records at most, 1 to 1,000.
-        max_tokens: What the text may take.
-        count_tokens: Counts the tokens of a text; None: a quarter of its characters.
-
-    Raises:
-        InvalidRequestError: For a wrong argument.
-    """
-
-    def __init__(self, top_k: int, max_tokens: int, count_tokens: Callable[[str], int] | None) -> None:
-        check_count(top_k, "top_k")
-        _check_budget(max_tokens, count_tokens)
-        self._top_k, self._max_tokens, self._count_tokens = top_k, max_tokens, count_tokens
-
-    async def compile(self, session: MemorySession, query: str) -> ContextPackage:
-        """The context for a query; its first 4,000 characters count."""
-        return await session.compile_context(
-            mend_string(_check_query(query))[:_MOST_OF_A_QUERY],
-            top_k=self._top_k,
-            max_tokens=self._max_tokens,
-            count_tokens=self._count_tokens,
-        )
-
-
-def _check_budget(max_tokens: object, count_tokens: object) -> None:
-    if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
-        raise InvalidRequestError("must be an integer of 1 or more", path="max_tokens")
-    if count_tokens is not None and not callable(count_tokens):
-        raise InvalidRequestError("must be a callable from a text to its number of tokens", path="count_tokens")
-
-
-def _check_query(query: object) -> str:
-    if not isinstance(query, str):
-        raise InvalidRequestError(f"must be a string, not {type(query).__name__}", path="query")
-    return query
 
 
 def make_policy(trusted_tools: Collection[str], read_assistant: bool) -> ExtractionPolicy | None:
@@ -192,9 +151,3 @@ def make_policy(trusted_tools: Collection[str], read_assistant: bool) -> Extract
 
 def _request(config: RunnableConfig | None) -> MemoryRequest:
     return request_of(ensure_config(config))
-
-
-def _required(session: MemorySession | None) -> MemorySession:
-    if session is None:
-        raise InvalidRequestError("the resolver found no session for this run", path="session")
-    return session

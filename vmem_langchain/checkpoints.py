@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from vmem_core import InvalidRequestError, run_sync
+from vmem_core import run_sync
 from vmem_langchain.scrubbing import Scrubber
 
 _BUSY_SECONDS = 30.0
@@ -69,7 +69,7 @@ def redact_thread(
     checkpointer: Any, thread_id: str, *, record_ids: Collection[str], texts: Collection[str] = (), vacuum: bool = True
 ) -> RedactionReport:
     """Take forgotten records out of a thread's checkpoints. See :func:`aredact_thread`."""
-    scrubber = _check(record_ids, texts)
+    scrubber = Scrubber(record_ids, texts)
     if _is_a(checkpointer, "langgraph.checkpoint.memory", "InMemorySaver"):
         return _redact_memory(checkpointer, thread_id, scrubber)
     if _is_a(checkpointer, "langgraph.checkpoint.sqlite", "SqliteSaver"):
@@ -85,7 +85,8 @@ async def aredact_thread(
     """Take forgotten records out of a thread's checkpoints.
 
     Found are answers of ``memory_recall``, calls of ``memory_remember`` and ``memory_revise`` whose answer names a
-    record, and the same texts word for word anywhere else, in all checkpoints and pending writes. They become
+    record, documents of the retriever, records as a context shows them to a model, and the same texts word for word
+    anywhere else, also where they are JSON inside of strings, in all checkpoints and pending writes. They become
     ``[forgotten]``. Ids and everything else stay as they are, so an interrupted run can be resumed. Not found are other
     words for the same thing, such as what the user said: give ``texts``, or delete the thread.
 
@@ -103,7 +104,7 @@ async def aredact_thread(
     Raises:
         InvalidRequestError: For a wrong argument. What the checkpointer raises reaches the caller as it is.
     """
-    scrubber = _check(record_ids, texts)
+    scrubber = Scrubber(record_ids, texts)
     if _is_a(checkpointer, "langgraph.checkpoint.sqlite.aio", "AsyncSqliteSaver"):
         return await _aredact_sqlite(checkpointer, thread_id, scrubber, vacuum)
     if _is_a(checkpointer, "langgraph.checkpoint.memory", "InMemorySaver"):
@@ -115,14 +116,6 @@ async def aredact_thread(
     except NotImplementedError:
         found = await asyncio.to_thread(lambda: list(checkpointer.list(_config(thread_id))))
     return _report(thread_id, found, scrubber)
-
-
-def _check(record_ids: object, texts: object) -> Scrubber:
-    for name, given in (("record_ids", record_ids), ("texts", texts)):
-        sound = isinstance(given, list | tuple | set | frozenset)
-        if not sound or not all(isinstance(one, str) and one.strip() for one in given):  # type: ignore[attr-defined]
-            raise InvalidRequestError("must be a list of strings that are not blank", path=name)
-    return Scrubber(record_ids, texts)  # type: ignore[arg-type]
 
 
 def _is_a(checkpointer: object, module: str, name: str) -> bool:

@@ -1,14 +1,13 @@
 """LangChain's messages as the core reads them.
 
 Owns the way from a message to a ``vmem_core.Message`` with an id of its own, what of it a model or a provider's own
-tool wrote, where a turn begins, and the operation id of an extraction. Does not own what is trusted: the core decides
-that by the call a result answers.
+tool wrote, and which messages begin a turn. Does not own what is trusted or read together: the core decides that, the
+first by the call a result answers.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,13 +24,19 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
-from vmem_core import ExtractionPolicy, Message, Scope, ToolCall, mend_string, text_digest
+from vmem_core import (
+    Message,
+    ToolCall,
+    batch_turns,
+    has_memory_labels,
+    is_memory_answer,
+    looks_observed,
+    mend_string,
+    read_json,
+    split_turns,
+    text_digest,
+)
 
-_KEY_VERSION: Final = "vmem-turn-1"
-_MOST_TOGETHER: Final = 50  # messages that one extraction reads, unless a single turn has more
-# What a text-only loop feeds back in the user's role. Such a message never begins a turn, so that the core always sees
-# the request for it in the same conversation. Looser than the core's own test: what it takes too much costs nothing.
-_OBSERVED: Final = re.compile(r"\W*observations?\b", re.IGNORECASE)
 # Blocks that are the conversation itself. Any other kind may hold what a provider's own tool (a web search, a file
 # search, a remote server) found, and the text beside it repeats that.
 _OWN_BLOCKS: Final = frozenset(
@@ -42,8 +47,6 @@ _OWN_BLOCKS: Final = frozenset(
     }
 )  # fmt: skip
 _FOUND_BY_PROVIDER: Final = ("citations", "annotations", "search_results", "grounding_metadata", "tool_outputs")
-_RECORD: Final = frozenset({"id", "revision", "origin", "status"})
-_FOUND: Final = _RECORD | {"text", "kind", "source_kinds"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class Read:
     def begins_turn(self) -> bool:
         """Whether the user speaks."""
         said = self.messages[-1]
-        return said.role == "user" and not said.model_written and not _OBSERVED.match(text_of(said.content))
+        return said.role == "user" and not said.model_written and not looks_observed(text_of(said.content))
 
 
 def read(messages: Iterable[Any], thread_id: str | None) -> list[Read]:
@@ -110,7 +113,7 @@ def _message(message: BaseMessage, message_id: str) -> Message:
                 tool_call_id=message.tool_call_id,
                 tool_name=message.name,
                 is_error=message.status == "error",
-                model_written=written or is_memory_answer(message),
+                model_written=written or is_our_answer(message),
             )
         case SystemMessage():
             return Message(message_id, "system", message.content)
@@ -154,36 +157,12 @@ def _is_found(block: Mapping[str, Any]) -> bool:
     return block.get("type", "text") not in _OWN_BLOCKS or any(block.get(name) for name in _FOUND_BY_PROVIDER)
 
 
-def is_memory_answer(message: ToolMessage) -> bool:
+def is_our_answer(message: ToolMessage) -> bool:
     """Whether a result is an answer of our own tools, whatever they are called: memory does not feed on itself."""
     artifact = message.artifact
-    if isinstance(artifact, list) and any(_is_memory_document(one) for one in artifact):
+    if isinstance(artifact, list) and any(has_memory_labels(getattr(one, "metadata", None)) for one in artifact):
         return True
-    answer = parse(message.content)
-    if isinstance(answer, list):
-        return bool(answer) and all(is_memory_record(one) for one in answer)
-    return isinstance(answer, dict) and set(answer) - {"already_stored"} == _RECORD | {"replayed"}
-
-
-def is_memory_record(value: Any) -> bool:
-    """Whether a value is a record as our recall tool answers it."""
-    return isinstance(value, dict) and value.keys() >= _FOUND and value["origin"] in ("asserted", "inferred")
-
-
-def _is_memory_document(value: Any) -> bool:
-    found = getattr(value, "metadata", None)
-    return isinstance(found, dict) and {"revision", "origin", "source_kinds", "match"} <= found.keys()
-
-
-def parse(content: Any) -> Any:
-    """A content that is JSON, as data; else None."""
-    text = text_of(content)
-    if not text.lstrip().startswith(("[", "{")):
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    return is_memory_answer(read_json(text_of(message.content)))
 
 
 # --- ids ----------------------------------------------------------------------------------------------------------
@@ -207,62 +186,25 @@ class _Ids:
         content = [message.type, message.content, getattr(message, "tool_call_id", None)]
         said = json.dumps([self._thread_id, content], default=str, sort_keys=True)
         count = self._equal[said] = self._equal.get(said, 0) + 1
-        return f"vmem-msg-1:{_digest([said, count])}"
-
-
-def extraction_id(
-    messages: Sequence[Message], scope: Scope, thread_id: str | None, policy: ExtractionPolicy | None, attempt: int = 1
-) -> str:
-    """The operation id of an extraction: the same when it is done again after a crash, else another one.
-
-    Args:
-        messages: What is read.
-        scope: Of the session.
-        thread_id: The conversation.
-        policy: What may be read; None: as the session says.
-        attempt: Counts on when the model's reply could not be read.
-    """
-    trusted = None if policy is None else [sorted(policy.trusted_tools), policy.read_assistant]
-    key = [_KEY_VERSION, scope.key, thread_id or "", [message.id for message in messages], trusted, attempt]
-    return f"{_KEY_VERSION}:{_digest(key)}"
-
-
-def _digest(key: Any) -> str:
-    return text_digest(json.dumps(key)).removeprefix("sha256:")
+        return f"vmem-msg-1:{text_digest(json.dumps([said, count])).removeprefix('sha256:')}"
 
 
 # --- turns --------------------------------------------------------------------------------------------------------
 
 
-def turns(conversation: Sequence[Read]) -> list[list[Read]]:
-    """A conversation in turns: each begins where the user speaks. What comes before that belongs to the first."""
-    found: list[list[Read]] = []
-    spoke = False
-    for one in conversation:
-        if not found or (one.begins_turn and spoke):
-            found.append([])
-        found[-1].append(one)
-        spoke = spoke or one.begins_turn
-    return found
+def turns(conversation: Iterable[Read]) -> list[list[Read]]:
+    """A conversation in turns."""
+    return split_turns(conversation, lambda one: one.begins_turn)
 
 
-def batches(found: Sequence[Sequence[Read]]) -> Iterator[list[Read]]:
-    """Turns put together, so that many short ones are read by few calls of a model.
+def batches(found: Iterable[Sequence[Read]]) -> Iterator[list[Read]]:
+    """Turns put together, so that many short ones are read by few calls of a model."""
+    # A message that looks like an observation never begins a turn here.
+    return batch_turns(found, _call_ids, lambda one: False)
 
-    Ids of tool calls that a provider uses again in each turn keep turns apart: in one reading they would be ambiguous,
-    and no result of theirs would be trusted.
-    """
-    batch: list[Read] = []
-    used: set[str] = set()
-    for turn in found:
-        calls = {call.id for one in turn for message in one.messages for call in message.tool_calls if call.id}
-        if batch and (len(batch) + len(turn) > _MOST_TOGETHER or calls & used):
-            yield batch
-            batch, used = [], set()
-        batch.extend(turn)
-        used |= calls
-    if batch:
-        yield batch
+
+def _call_ids(one: Read) -> set[str]:
+    return {call.id for message in one.messages for call in message.tool_calls if call.id}
 
 
 def flat(conversation: Iterable[Read]) -> list[Message]:

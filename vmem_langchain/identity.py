@@ -17,12 +17,10 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 
-from vmem_core import MemorySession, Scope, text_digest
+from vmem_core import MemorySession, Scope, derived_id, text_digest
 
 LOG = logging.getLogger("vmem_langchain")
 LOG.addHandler(logging.NullHandler())  # silent until the host gives it a handler
-
-_KEY_VERSION = "vmem-op-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +122,10 @@ def operation_id(runtime: Any, *, call_id: str, tool: str, arguments: Mapping[st
     step = (message.id if message is not None else None) or task
     if execution is None or step is None:
         return None
-    key = [_KEY_VERSION, scope.key, execution, step, call_id, tool]
+    key = [scope.key, execution, step, call_id, tool]
     if message is None or not call_id or len(_calls(message, call_id)) > 1:
         key.append(text_digest(json.dumps(arguments, sort_keys=True)))
-    return f"{_KEY_VERSION}:{text_digest(json.dumps(key)).removeprefix('sha256:')}"
+    return derived_id("vmem-op-1", *key)
 
 
 def _message_of(state: object, call_id: str, tool: str) -> AIMessage | None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-import weakref
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
@@ -18,11 +16,9 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import var_child_runnable_config
 
-from vmem_core import InvalidRequestError, LLMReply, Prompt, Usage
+from vmem_core import FirstLoop, InvalidRequestError, LLMReply, Prompt, Usage
 
 T = TypeVar("T")
-
-_LIBRARY_THREAD = "vmem-sync"  # whose loop serves ``session.sync``: who runs there was called by sync code
 
 
 class LangChainLLM:
@@ -59,8 +55,7 @@ class LangChainLLM:
         self._model, self._given_id = model, model_id
         self.model_id = model_id or _configured_id(model)
         self._structured = _offers_structure(model) if structured is None else bool(structured)
-        self._lock = threading.Lock()
-        self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
+        self._loop = FirstLoop()
 
     def __repr__(self) -> str:
         return f"LangChainLLM({type(self._model).__name__}, model_id={self.model_id!r})"
@@ -73,7 +68,7 @@ class LangChainLLM:
         """
         chain = self._chain(prompt)
         messages = [SystemMessage(prompt.system), HumanMessage(prompt.user)]
-        if self._uses_async():
+        if self._loop.is_running():
             answer = await apart(chain.ainvoke(messages))
         else:
             answer = await apart(asyncio.to_thread(chain.invoke, messages))
@@ -88,15 +83,6 @@ class LangChainLLM:
         except NotImplementedError:
             self._structured = False
             return self._model
-
-    def _uses_async(self) -> bool:
-        if threading.current_thread().name == _LIBRARY_THREAD:
-            return False
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if self._loop is None:
-                self._loop = weakref.ref(loop)
-            return self._loop() is loop
 
     def _reply(self, message: AIMessage) -> LLMReply:
         ran = message.response_metadata.get("model_name") or message.response_metadata.get("model")

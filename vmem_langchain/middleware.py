@@ -2,13 +2,13 @@
 
 Owns the hooks, what they keep in the graph's state (references and message ids, no text of a record) and that a failure
 of memory is no failure of the turn. Does not own what a hook finds in the state (``turn.py``), what is read of it
-(``conversation.py``) or how a context is made (``chat_memory.py``).
+(``conversation.py``) or how a context is made (``vmem_core``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from langchain.agents.middleware.types import (
     AgentMiddleware,
@@ -21,25 +21,23 @@ from langchain.agents.middleware.types import (
 from langchain_core.messages import SystemMessage
 
 from vmem_core import (
+    ContextBudget,
     ContextPackage,
     InvalidRequestError,
     MemorySession,
-    OperationConflictError,
-    WriteResult,
     aresolve_session,
     check_session_source,
+    read_turns,
     resolve_session,
     run_sync,
     text_digest,
 )
-from vmem_langchain.chat_memory import Recaller, make_policy
-from vmem_langchain.conversation import Read, batches, extraction_id, flat, text_of, turns
+from vmem_langchain.chat_memory import make_policy
+from vmem_langchain.conversation import Read, batches, flat, text_of, turns
 from vmem_langchain.identity import LOG, SessionResolver, is_graph_signal
 from vmem_langchain.llm import apart
 from vmem_langchain.tools import ToolKind, create_memory_tools
 from vmem_langchain.turn import Seen, Turn
-
-_ATTEMPTS: Final = 2  # how many hooks ask again when the model's reply could not be read
 
 Update: TypeAlias = dict[str, Any] | None
 Act: TypeAlias = Callable[[MemorySession, Turn], Coroutine[Any, Any, Update]]
@@ -109,7 +107,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
             raise InvalidRequestError('must be "log" or "raise"', path="on_error")
         self._source = check_session_source(session_or_resolver, "session_or_resolver")
         self._policy = make_policy(trusted_tools, read_assistant)
-        self._recaller = Recaller(top_k, max_tokens, count_tokens)
+        self._budget = ContextBudget(top_k, max_tokens, count_tokens)
         self._recalls, self._extracts, self._nested, self._raises = recall, extract, nested, on_error == "raise"
         self._seen, self._told = Seen(), False
         self.tools = _make_tools(session_or_resolver, tools, prefix)
@@ -207,7 +205,7 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
 
     async def _recall(self, session: MemorySession, text: str) -> dict[str, Any] | None:
         try:
-            return (await self._recaller.compile(session, text)).to_json()
+            return (await self._budget.compile(session, text)).to_json()
         except Exception as error:  # noqa: BLE001 - the note of the question is kept all the same
             self._failed(error, self._recall)
             return None
@@ -259,18 +257,9 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         Returns:
             False if the model's reply could not be read: the next hook asks once more.
         """
-        messages = flat(batch)
-        for attempt in range(1, _ATTEMPTS + 1):
-            operation_id = extraction_id(messages, session.scope, turn.thread_id, self._policy, attempt)
-            try:
-                written = await session.extract(messages, policy=self._policy, operation_id=operation_id)
-            except OperationConflictError:  # it was read, and a message was edited since
-                return True
-            if not _is_unparsed(written):
-                return True
-            if not written.replayed:
-                return attempt == _ATTEMPTS
-        return True
+        conversation = turn.thread_id or ""
+        _, is_done = await read_turns(session, flat(batch), conversation=conversation, policy=self._policy)
+        return is_done
 
 
 def _make_tools(source: Any, tools: object, prefix: str) -> list[Any]:
@@ -279,10 +268,6 @@ def _make_tools(source: Any, tools: object, prefix: str) -> list[Any]:
     if not isinstance(tools, list | tuple | set | frozenset):
         raise InvalidRequestError("must be True, False or a list of names", path="tools")
     return create_memory_tools(source, include=tools, prefix=prefix) if tools else []
-
-
-def _is_unparsed(written: WriteResult) -> bool:
-    return any(note.code == "unparsed" for note in written.receipt.notes)
 
 
 def _with_context(request: ModelRequest[Any], context: Update) -> ModelRequest[Any]:

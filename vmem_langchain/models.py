@@ -6,14 +6,12 @@ Owns the way from LangChain's embeddings to ours. Does not own when texts are em
 from __future__ import annotations
 
 import asyncio
-import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from langchain_core.embeddings import Embeddings as LangChainEmbeddings
 
-from vmem_core import Embeddings, InvalidRequestError
+from vmem_core import Embeddings, FirstLoop, InvalidRequestError
 
 
 class LangChainEmbedder:
@@ -46,8 +44,7 @@ class LangChainEmbedder:
             )
         Embeddings((), model_id)  # checks the id as it will be checked with every answer
         self._embeddings, self.model_id = embeddings, model_id
-        self._lock = threading.Lock()
-        self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
+        self._loop = FirstLoop()
 
     def __repr__(self) -> str:
         return f"LangChainEmbedder({type(self._embeddings).__name__}, model_id={self.model_id!r})"
@@ -69,13 +66,6 @@ class LangChainEmbedder:
         return Embeddings(vectors, self.model_id)
 
     async def _call(self, method: str, argument: Any) -> Any:
-        if self._on_first_loop():
+        if self._loop.is_running():
             return await getattr(self._embeddings, f"a{method}")(argument)
         return await asyncio.to_thread(getattr(self._embeddings, method), argument)
-
-    def _on_first_loop(self) -> bool:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if self._loop is None:
-                self._loop = weakref.ref(loop)
-            return self._loop() is loop

@@ -24,6 +24,7 @@ from vmem_core import (
     check_count,
     check_session_source,
     mend_string,
+    required_session,
     resolve_session,
 )
 from vmem_langchain.identity import MemoryRequest, SessionResolver, request_of
@@ -83,14 +84,14 @@ class MemoryRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         text, count = _check_query(query), self._count(k)
-        session = _required(resolve_session(self.session, _request()))
+        session = required_session(resolve_session(self.session, _request()))
         return [_document(hit) for hit in session.sync.recall(text, top_k=count)]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         text, count = _check_query(query), self._count(k)
-        session = _required(await aresolve_session(self.session, _request()))
+        session = required_session(await aresolve_session(self.session, _request()))
         return [_document(hit) for hit in await session.recall(text, top_k=count)]
 
     def _count(self, k: int | None) -> int:
@@ -107,12 +108,6 @@ def _check_query(query: object) -> str:
     return mend_string(query)
 
 
-def _required(session: MemorySession | None) -> MemorySession:
-    if session is None:
-        raise InvalidRequestError("the resolver found no session for this run, so nothing is recalled", path="session")
-    return session
-
-
 def _document(hit: Hit) -> Document:
     record = hit.record
     return Document(
@@ -122,7 +117,7 @@ def _document(hit: Hit) -> Document:
             "revision": record.revision,
             "origin": record.origin,
             "kind": record.kind,
-            "source_kinds": list(dict.fromkeys(source.kind for source in record.sources)),
+            "source_kinds": list(record.source_kinds),
             "score": hit.score,
             "match": hit.match,
             "recorded_at": record.recorded_at.isoformat(),

@@ -1,29 +1,27 @@
-"""Texts of forgotten records, found and taken out of values of any shape.
+"""Texts of forgotten records, found and taken out of LangChain's messages and of values of any shape.
 
-Owns what counts as a copy: what a recall answered, what a call wanted remembered, and the same text anywhere else.
-Pure. Does not own where the values are stored (``checkpoints.py``).
+Owns where in messages and documents a record stands, and how values of any shape are walked through and rebuilt. Pure.
+Does not own what counts as a copy (``vmem_core``) or where the values are stored (``checkpoints.py``).
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, ToolMessage
 from pydantic import BaseModel
 
-from vmem_langchain.arguments import answer_text
-from vmem_langchain.conversation import is_memory_record, parse
+from vmem_core import ForgottenTexts, has_memory_labels, read_json
+from vmem_langchain.conversation import text_of
 
 FORGOTTEN: Final = "[forgotten]"
-_LEAST_ELSEWHERE: Final = 4  # characters: a shorter text that was found is taken out only where it surely is the record
-_ESCAPES: Final = 2  # JSON inside JSON, as providers keep arguments
 
 
-class Scrubber:
+class Scrubber(ForgottenTexts):
     """Knows what to take out, learns more of it from what it is shown, and takes it out.
 
     Args:
@@ -32,119 +30,56 @@ class Scrubber:
     """
 
     def __init__(self, record_ids: Collection[str], texts: Collection[str]) -> None:
-        self._ids = frozenset(record_ids)
-        self._texts: dict[str, set[str]] = {text: set() for text in texts}  # text: the records it is known to be of
+        super().__init__(record_ids, texts)
         self._wanted: dict[str, str] = {}  # call id: the text of a call that may have written a record
-        self._variants: list[tuple[str, str]] | None = None
 
     # --- learning ---------------------------------------------------------------------------------------------
 
     def learn(self, value: Any) -> None:
-        """Look for texts of the records in a value: in answers of recall, and in calls whose answer names a record."""
+        """Look for texts of the records in a value: in answers, in shown contexts, in calls whose answer names one."""
         for one in _walk(value):
-            if isinstance(one, AIMessage):
+            if isinstance(one, str):
+                self.learn_shown(one)
+            elif isinstance(one, AIMessage):
                 for call in one.tool_calls:
                     self._learn_call(call["id"] or "", call["args"])
             elif isinstance(one, ToolMessage):
                 self._learn_answer(one)
+            elif isinstance(one, Document) and self._is_document(one):
+                self.learn_text(one.page_content, str(one.id))
+            elif self.is_record(one):
+                self.learn_text(one["text"], one["id"])
 
-    def _learn_call(self, call_id: str, args: Mapping[str, Any]) -> None:
-        text = args.get("text")
-        if not isinstance(text, str):
-            return
-        self._wanted[call_id] = text
-        if args.get("id") in self._ids and "expected_revision" in args:
-            self._add(text, str(args["id"]))
+    def _learn_call(self, call_id: str, arguments: Mapping[str, Any]) -> None:
+        text = self.learn_call(arguments)
+        if text is not None:
+            self._wanted[call_id] = text
 
     def _learn_answer(self, message: ToolMessage) -> None:
-        answer = parse(message.content)
-        for one in answer if isinstance(answer, list) else [answer]:
-            record_id = one.get("id") if isinstance(one, dict) else None
-            if not isinstance(record_id, str) or record_id not in self._ids:
-                continue
-            if is_memory_record(one):
-                self._add(one["text"], record_id)
-            elif "replayed" in one and message.tool_call_id in self._wanted:
-                self._add(self._wanted[message.tool_call_id], record_id)
+        written = self.written_id(read_json(text_of(message.content)))
+        if written is not None:
+            self.learn_text(self._wanted.get(message.tool_call_id), written)
 
-    def _add(self, text: Any, record_id: str) -> None:
-        if isinstance(text, str) and text.strip() and text != FORGOTTEN:
-            self._texts.setdefault(text, set()).add(record_id)
-            self._variants = None
+    def _is_document(self, one: Document) -> bool:
+        """Whether a document is one of the records, as the retriever finds it."""
+        return self.is_id(one.id) and has_memory_labels(one.metadata)
 
     # --- finding and taking out -------------------------------------------------------------------------------
 
     def found_in(self, value: Any) -> frozenset[str]:
         """The ids of records of which a value holds a text; ``""`` stands for a text of the host's."""
-        found: set[str] = set()
-        for one in _walk(value):
-            if isinstance(one, str | bytes):
-                found |= self._found_in_text(one)
-        return frozenset(found)
-
-    def _found_in_text(self, text: str | bytes) -> set[str]:
-        found: set[str] = set()
-        for variant, original in self._all_variants():
-            if (variant in text) if isinstance(text, str) else (_utf8(variant) in text):
-                found |= self._texts[original] or {""}
-        return found
+        return frozenset().union(*(self.found_in_text(one) for one in _walk(value) if isinstance(one, str | bytes)))
 
     def scrub(self, value: Any) -> Any:
         """The value without the texts; the very same object if there is none."""
         return _rebuilt(value, self._scrub_one)
 
     def _scrub_one(self, value: Any) -> Any:
-        if isinstance(value, ToolMessage):
-            return self._scrub_answer(value)
-        if isinstance(value, dict) and isinstance(value.get("text"), str):
-            return self._scrub_fields(value)
-        return self._scrub_text(value) if isinstance(value, str) else value
-
-    def _scrub_answer(self, message: ToolMessage) -> ToolMessage:
-        """What a recall answered, also where the text is too short to be looked for elsewhere."""
-        answer = parse(message.content)
-        if not isinstance(answer, list) or not any(self._is_ours(one) for one in answer):
-            return message
-        clean = [{**one, "text": FORGOTTEN} if self._is_ours(one) else one for one in answer]
-        return message.model_copy(update={"content": answer_text(clean)})
-
-    def _is_ours(self, value: Any) -> bool:
-        return is_memory_record(value) and value["id"] in self._ids and value["text"] != FORGOTTEN
-
-    def _scrub_fields(self, value: dict[str, Any]) -> dict[str, Any]:
-        """Arguments of a call, or a block: a text that is the record's own."""
-        return {**value, "text": FORGOTTEN} if value["text"] in self._texts else value
-
-    def _scrub_text(self, text: str) -> str:
-        for variant, _ in self._all_variants():
-            if variant in text:
-                text = text.replace(variant, FORGOTTEN)
-        return text
-
-    def _all_variants(self) -> list[tuple[str, str]]:
-        """Each text as it may stand in a string, with the text it is; the longest first."""
-        if self._variants is None:
-            long = [text for text, ids in self._texts.items() if len(text) >= _LEAST_ELSEWHERE or not ids]
-            made = {variant: text for text in long for variant in _variants(text)}
-            self._variants = sorted(made.items(), key=lambda one: -len(one[0]))
-        return self._variants
-
-
-def _variants(text: str) -> Iterator[str]:
-    """A text as it is, as it stands inside JSON and inside JSON inside JSON, and as Python shows it."""
-    # A question to a reviewer shows the arguments of a call as Python does, in either kind of quotes.
-    shown = [repr(part)[1:-1] for part in text.split("'")]
-    yield from ("'".join(shown), "\\'".join(shown))
-    for ascii_only in (False, True):
-        variant = text
-        yield variant
-        for _ in range(_ESCAPES):
-            variant = json.dumps(variant, ensure_ascii=ascii_only)[1:-1]
-            yield variant
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+        if isinstance(value, str):
+            return self.scrub_text(value)
+        if isinstance(value, Document) and self._is_document(value) and value.page_content != FORGOTTEN:
+            return value.model_copy(update={"page_content": FORGOTTEN})
+        return self.scrub_fields(value) if isinstance(value, dict) else value
 
 
 # --- values of any shape ------------------------------------------------------------------------------------------
@@ -156,11 +91,14 @@ def _parts(value: Any) -> Iterable[Any]:
         return [*value.keys(), *value.values()]
     if isinstance(value, list | tuple | set | frozenset):
         return value
+    if isinstance(value, str):
+        inner = read_json(value)
+        return () if inner is None else (inner,)
     return _fields(value).values()
 
 
 def _walk(value: Any) -> Iterator[Any]:
-    """A value and everything in it, in order; without recursion, for values can be deep."""
+    """A value and everything in it, also in the JSON of its strings, in order; not recursive: values can be deep."""
     stack, seen = [value], set()
     while stack:
         one = stack.pop()

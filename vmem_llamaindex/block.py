@@ -15,10 +15,10 @@ from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.memory import BaseMemoryBlock
 from pydantic import Field, PrivateAttr
 
-from vmem_core import InvalidRequestError, aresolve_session, check_session_source, text_digest
+from vmem_core import ContextBudget, InvalidRequestError, aresolve_session, check_session_source, text_digest
 from vmem_llamaindex.binding import LOG, MemoryRequest
 from vmem_llamaindex.conversation import is_tool_result, text_of
-from vmem_llamaindex.memory_recall import Recalled, Recaller, fit
+from vmem_llamaindex.memory_recall import Recalled, fit
 from vmem_llamaindex.memory_run import step_context
 
 _MOST_CONVERSATIONS: Final = 256
@@ -64,7 +64,7 @@ class VersionedMemoryBlock(BaseMemoryBlock[str]):
     count_tokens: Any = Field(default=None, exclude=True, repr=False)
     on_error: str = "log"
 
-    _recaller: Recaller = PrivateAttr()
+    _budget: ContextBudget = PrivateAttr()
     _recalled: OrderedDict[str, Recalled] = PrivateAttr(default_factory=OrderedDict)
     _lock: Any = PrivateAttr(default_factory=threading.Lock)
 
@@ -83,10 +83,10 @@ class VersionedMemoryBlock(BaseMemoryBlock[str]):
         check_session_source(session, "session")
         if on_error not in ("log", "raise"):
             raise InvalidRequestError('must be "log" or "raise"', path="on_error")
-        recaller = Recaller(top_k, max_tokens, count_tokens)
+        budget = ContextBudget(top_k, max_tokens, count_tokens)
         fields = {"session": session, "top_k": top_k, "max_tokens": max_tokens, "count_tokens": count_tokens}
         super().__init__(**{"name": name, "priority": priority, "on_error": on_error, **fields, **more})
-        self._recaller = recaller
+        self._budget = budget
 
     async def _aget(self, messages: list[ChatMessage] | None = None, **block_kwargs: Any) -> str:
         said = [text_of(one) for one in messages or () if one.role == MessageRole.USER]
@@ -107,7 +107,7 @@ class VersionedMemoryBlock(BaseMemoryBlock[str]):
             return ""
         key = f"{text_digest(session.scope.key)}:{turn}:{text_digest(asked)}"
         recalled = self._recalled_of(conversation)
-        package = await recalled.once(key, lambda: self._recaller.compile(session, asked))
+        package = await recalled.once(key, lambda: self._budget.compile(session, asked))
         return await session.render(package)
 
     def _recalled_of(self, conversation: str) -> Recalled:

@@ -1,36 +1,38 @@
 """LlamaIndex's messages as the core reads them.
 
 Owns the mark that a stored message carries (its id, and what ran if it is a tool's result), the way from a message to
-a ``vmem_core.Message``, where a turn begins and ends, and the operation id of an extraction. Pure. Does not own what is
-trusted: the core decides that by the call that a result answers.
+a ``vmem_core.Message``, and which messages begin and end a turn. Pure. Does not own what is trusted or read together:
+the core decides that, the first by the call that a result answers.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock, ToolCallBlock
 
-from vmem_core import ExtractionPolicy, Message, Scope, ToolCall, mend_string, text_digest
+from vmem_core import (
+    Message,
+    ToolCall,
+    batch_turns,
+    has_memory_labels,
+    is_memory_answer,
+    looks_observed,
+    mend_string,
+    read_json,
+    split_turns,
+    text_digest,
+)
 
 MARK: Final = "vmem"  # where a stored message carries its mark; taken off before anybody else sees the message
 HANDOFF: Final = "handoff"  # LlamaIndex's own tool: its result is a model's words
 OUR_TOOL: Final = "vmem_tool"  # in the input that an answer of our own tools keeps: also after a context was restored
-_KEY_VERSION: Final = "vmem-turn-1"
-_MOST_TOGETHER: Final = 50  # messages that one extraction reads, unless a single turn has more
-# What a text-only loop feeds back in the user's role. Such a message begins no turn unless the user is known to speak,
-# so that the core sees the request for it in the same conversation. Looser than the core's own test.
-_OBSERVED: Final = re.compile(r"\W*observations?\b", re.IGNORECASE)
 _ASSISTANT: Final = frozenset({MessageRole.ASSISTANT, MessageRole.CHATBOT, MessageRole.MODEL})
 _TOOL: Final = frozenset({MessageRole.TOOL, MessageRole.FUNCTION})
-_RECORD: Final = frozenset({"id", "revision", "origin", "status"})
-_FOUND: Final = _RECORD | {"text", "kind", "source_kinds"}
-_LABELS: Final = frozenset({"revision", "origin", "source_kinds", "match"})  # of a record that the retriever found
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Kept:
         """Whether the user speaks, or a model that asks an agent in the user's place."""
         if self.message.role != MessageRole.USER:
             return False
-        return self.mark.opens or not (self.mark.written or looks_observed(self.message))
+        return self.mark.opens or not (self.mark.written or is_observed(self.message))
 
     @property
     def ends_turn(self) -> bool:
@@ -151,9 +153,9 @@ def ends_turn(message: ChatMessage) -> bool:
     return message.role in _ASSISTANT and not tool_calls(message)
 
 
-def looks_observed(message: ChatMessage) -> bool:
+def is_observed(message: ChatMessage) -> bool:
     """Whether a message begins as what a text-only loop feeds back in the user's role."""
-    return _OBSERVED.match(text_of(message)) is not None
+    return looks_observed(text_of(message))
 
 
 def is_tool_result(message: ChatMessage) -> bool:
@@ -205,7 +207,7 @@ def _as_read(one: Kept) -> Message:
             tool_call_id=call_id if isinstance(call_id, str) else None,
             tool_name=mark.tool,
             is_error=mark.past or mark.tool is None or not mark.ok,
-            model_written=mark.tool == HANDOFF or is_memory_answer(text_of(message)),
+            model_written=mark.tool == HANDOFF or is_our_answer(text_of(message)),
         )
     return Message(mark.id, "system", content)
 
@@ -227,7 +229,7 @@ def _block(block: Any) -> dict[str, Any]:
 # --- answers of our own tools -------------------------------------------------------------------------------------
 
 
-def is_memory_answer(text: str, raw: Any = None) -> bool:
+def is_our_answer(text: str, raw: Any = None) -> bool:
     """Whether a result is an answer of our own tools, whatever they are called: memory does not feed on itself.
 
     Args:
@@ -235,47 +237,17 @@ def is_memory_answer(text: str, raw: Any = None) -> bool:
         raw: What the tool returned.
     """
     nodes = raw if isinstance(raw, list | tuple) else field_of(raw, "source_nodes") or ()
-    if any(_is_memory_node(one) for one in nodes):
+    if any(has_memory_labels(field_of(field_of(one, "node") or one, "metadata")) for one in nodes):
         return True
-    answer = parse(text)
-    if isinstance(answer, list):
-        return bool(answer) and all(is_memory_record(one) for one in answer)
-    return isinstance(answer, dict) and set(answer) - {"already_stored"} == _RECORD | {"replayed"}
-
-
-def is_memory_record(value: Any) -> bool:
-    """Whether a value is a record as our recall tool answers it."""
-    return isinstance(value, dict) and value.keys() >= _FOUND and value["origin"] in ("asserted", "inferred")
-
-
-def _is_memory_node(value: Any) -> bool:
-    metadata = field_of(field_of(value, "node") or value, "metadata")
-    return isinstance(metadata, Mapping) and metadata.keys() >= _LABELS
-
-
-def parse(text: str) -> Any:
-    """A text that is JSON, as data; else None."""
-    if not text.lstrip().startswith(("[", "{")):
-        return None
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    return is_memory_answer(read_json(text))
 
 
 # --- turns --------------------------------------------------------------------------------------------------------
 
 
 def turns(conversation: Iterable[Kept]) -> list[list[Kept]]:
-    """A conversation in turns: each begins where the user speaks. What comes before that belongs to the first."""
-    found: list[list[Kept]] = []
-    spoke = False
-    for one in conversation:
-        if not found or (one.begins_turn and spoke):
-            found.append([])
-        found[-1].append(one)
-        spoke = spoke or one.begins_turn
-    return found
+    """A conversation in turns."""
+    return split_turns(conversation, lambda one: one.begins_turn)
 
 
 def as_past(
@@ -307,38 +279,9 @@ def as_past(
 
 
 def batches(found: Iterable[Sequence[Kept]]) -> Iterator[list[Kept]]:
-    """Turns put together, so that many short ones are read by few calls of a model.
-
-    Ids of tool calls that a provider uses again in each turn keep turns apart: in one reading they would be ambiguous,
-    and no result of theirs would be trusted. So does a turn that only looks like an observation: before it
-    no request may stand.
-    """
-    batch: list[Kept] = []
-    used: set[str] = set()
-    for turn in found:
-        calls = {call.id for one in turn for call in tool_calls(one.message) if call.id}
-        is_full = len(batch) + len(turn) > _MOST_TOGETHER
-        if batch and (is_full or calls & used or looks_observed(turn[0].message)):
-            yield batch
-            batch, used = [], set()
-        batch.extend(turn)
-        used |= calls
-    if batch:
-        yield batch
+    """Turns put together, so that many short ones are read by few calls of a model."""
+    return batch_turns(found, _call_ids, lambda one: is_observed(one.message))
 
 
-def extraction_id(
-    messages: Sequence[Message], scope: Scope, conversation: str, policy: ExtractionPolicy | None, attempt: int
-) -> str:
-    """The operation id of an extraction: the same when it is done again after a crash, else another one.
-
-    Args:
-        messages: What is read.
-        scope: Of the session.
-        conversation: Its id.
-        policy: What may be read; None: as the session says.
-        attempt: Counts on when the model's reply could not be read.
-    """
-    trusted = None if policy is None else [sorted(policy.trusted_tools), policy.read_assistant]
-    key = [_KEY_VERSION, scope.key, conversation, [message.id for message in messages], trusted, attempt]
-    return f"{_KEY_VERSION}:{text_digest(json.dumps(key)).removeprefix('sha256:')}"
+def _call_ids(one: Kept) -> set[str]:
+    return {call.id for call in tool_calls(one.message) if call.id}

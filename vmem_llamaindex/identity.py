@@ -24,7 +24,7 @@ from llama_index.core.memory.types import BaseMemory
 from workflows import Context
 from workflows.errors import WorkflowRuntimeError
 
-from vmem_core import InvalidRequestError, Scope, text_digest
+from vmem_core import InvalidRequestError, Scope, derived_id, text_digest
 
 try:  # not public: without it only the agents of agents.py know the ids of calls
     from workflows.runtime.types.results import StepWorkerStateContextVar as _RUNTIME_STEP
@@ -41,7 +41,6 @@ TURN_KEY = "vmem_turn_id"
 # The agents' own keys and tool:
 _SCRATCHPAD, _RAN, _MEMORY, _ASKED = "scratchpad", "current_tool_calls", "memory", "user_msg_str"
 _HANDOFF = "handoff"
-_KEY_VERSION = "vmem-op-1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +279,10 @@ async def operation_id(
         turn, replies = await _turn_and_replies(call.context)
         reply = _reply_with(call, replies)
         is_weak = is_weak or (reply > 0 and sum(one.call_id == call.call_id for one in replies[reply - 1]) > 1)
-    key = [_KEY_VERSION, scope.key, execution, turn, reply, call.call_id, tool]
+    key = [scope.key, execution, turn, reply, call.call_id, tool]
     if is_weak:
         key.append(text_digest(json.dumps(arguments, sort_keys=True)))
-    return f"{_KEY_VERSION}:{text_digest(json.dumps(key)).removeprefix('sha256:')}"
+    return derived_id("vmem-op-1", *key)
 
 
 async def _execution(context: Context[Any] | None, may_keep: bool) -> str | None:

@@ -13,8 +13,8 @@ from typing import Any
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
 from llama_index.core.llms import LLM, CustomLLM
 
-from vmem_core import InvalidRequestError, LLMReply, Prompt, Usage
-from vmem_llamaindex.models import FirstLoop, given_name
+from vmem_core import FirstLoop, InvalidRequestError, LLMReply, Prompt, Usage
+from vmem_llamaindex.models import given_name
 
 _READ = ("prompt_tokens", "input_tokens", "prompt_token_count", "prompt_eval_count")
 _WRITTEN = ("completion_tokens", "output_tokens", "candidates_token_count", "eval_count")

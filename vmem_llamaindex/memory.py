@@ -20,6 +20,7 @@ from llama_index.core.utils import get_tokenizer
 from pydantic import PrivateAttr
 
 from vmem_core import (
+    ContextBudget,
     ContextPackage,
     InvalidRequestError,
     MemorySession,
@@ -39,7 +40,7 @@ from vmem_llamaindex.memory_history import (
     give_chat_store,
 )
 from vmem_llamaindex.memory_learning import Learner, make_policy
-from vmem_llamaindex.memory_recall import Recaller, fit, with_context, without_context, wrapped
+from vmem_llamaindex.memory_recall import fit, with_context, without_context, wrapped
 from vmem_llamaindex.memory_run import (
     drops_system_message,
     mark_results,
@@ -92,7 +93,7 @@ class VersionedMemory(Memory):
     _given: MemorySession | None = PrivateAttr(default=None)
     _conversation: Conversation = PrivateAttr()
     _learner: Learner = PrivateAttr()
-    _recaller: Recaller = PrivateAttr()
+    _budget: ContextBudget = PrivateAttr()
     _is_new: bool = PrivateAttr(default=True)
     _made_in_tool: bool = PrivateAttr(default=False)
 
@@ -111,7 +112,7 @@ class VersionedMemory(Memory):
         self.sql_store = self._conversation.store
         self.tokenizer_fn = self._conversation.tokenizer or self.tokenizer_fn
         self._learner = Learner(self._conversation, self.session_id, make_policy(self.trusted_tools))
-        self._recaller = Recaller(self.top_k, self.max_tokens, self._count)
+        self._budget = ContextBudget(self.top_k, self.max_tokens, self._count)
 
     # --- making -----------------------------------------------------------------------------------------------
 
@@ -170,7 +171,7 @@ class VersionedMemory(Memory):
             raise InvalidRequestError("must be a MemorySession (not its .sync)", path="session")
         trusted = check_names(trusted_tools)
         check_settings(extract, on_error, session_id, token_limit, token_flush_size, chat_history_token_ratio)
-        Recaller(top_k, max_tokens, None)
+        ContextBudget(top_k, max_tokens, None)
         if tokenizer_fn is not None and not callable(tokenizer_fn):
             raise InvalidRequestError("must be a callable from a text to its tokens", path="tokenizer_fn")
         method = check_method(insert_method)
@@ -301,7 +302,7 @@ class VersionedMemory(Memory):
         turn = "" if last is None else last.id
         key = f"{turn}:{text_digest(f'{turn}:{query}')}"
         try:
-            package = await self._conversation.recalled.once(key, lambda: self._recaller.compile(session, query))
+            package = await self._conversation.recalled.once(key, lambda: self._budget.compile(session, query))
             return await session.render(package)
         except Exception as error:  # noqa: BLE001 - whatever a host's store or model raises
             self._failed(error, "recall")

@@ -1,19 +1,17 @@
 """Turns of a chat memory, read once.
 
-Owns which turns are still to be read, that nobody else reads them meanwhile, and what is done when the model's reply
-could not be read. Does not own when it happens (``memory.py``) or what of a message is read (``conversation.py``).
+Owns which turns are still to be read, and that nobody else reads them meanwhile. Does not own when it happens
+(``memory.py``), what of a message is read (``conversation.py``), or what is done when the model's reply could not be
+read (``vmem_core``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
 
-from vmem_core import ExtractionPolicy, MemorySession, OperationConflictError, WriteResult
-from vmem_llamaindex.conversation import HANDOFF, Kept, as_read, batches, extraction_id, turns
+from vmem_core import ExtractionPolicy, MemorySession, WriteResult, read_turns
+from vmem_llamaindex.conversation import HANDOFF, Kept, as_read, batches, turns
 from vmem_llamaindex.memory_history import Conversation
-
-_ATTEMPTS: Final = 2  # how many hooks ask again when the model's reply could not be read
 
 
 def make_policy(trusted_tools: Collection[str]) -> ExtractionPolicy | None:
@@ -62,7 +60,9 @@ class Learner:
         written: WriteResult | None = None
         try:
             for batch in batches(claimed):
-                written, finished = await self._read(session, batch)
+                written, finished = await read_turns(
+                    session, as_read(batch), conversation=self._id, policy=self._policy
+                )
                 if not finished:
                     break
                 with self._conversation.lock:
@@ -102,27 +102,3 @@ class Learner:
             if not self._is_done(one):
                 return
             self._conversation.read_to = one.id
-
-    async def _read(self, session: MemorySession, batch: Sequence[Kept]) -> tuple[WriteResult | None, bool]:
-        """Read turns in one operation.
-
-        Returns:
-            What was written, and False if the model's reply could not be read: the next time it is asked once more.
-        """
-        messages = as_read(batch)
-        written: WriteResult | None = None
-        for attempt in range(1, _ATTEMPTS + 1):
-            operation_id = extraction_id(messages, session.scope, self._id, self._policy, attempt)
-            try:
-                written = await session.extract(messages, policy=self._policy, operation_id=operation_id)
-            except OperationConflictError:  # it was read, and a message was redacted since
-                return None, True
-            if not _is_unparsed(written):
-                return written, True
-            if not written.replayed:
-                return written, attempt == _ATTEMPTS
-        return written, True
-
-
-def _is_unparsed(written: WriteResult) -> bool:
-    return any(note.code == "unparsed" for note in written.receipt.notes)

@@ -14,50 +14,10 @@ from typing import Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock
 
-from vmem_core import ContextPackage, InvalidRequestError, MemorySession, check_count, mend_string
+from vmem_core import ContextPackage
 
 _OPEN: Final = "<versioned_memory>\n"
 _CLOSE: Final = "\n</versioned_memory>"
-_MOST_OF_A_QUERY: Final = 4_000  # characters: the rest of a pasted page would only blur what is looked for
-
-
-class Recaller:
-    """What a recall may take.
-
-    Args:
-        top_k: How many records at most, 1 to 1,000.
-        max_tokens: What the text may take.
-        count_tokens: Counts the tokens of a text; None: a quarter of its characters.
-
-    Raises:
-        InvalidRequestError: For a wrong argument.
-    """
-
-    def __init__(self, top_k: int, max_tokens: int, count_tokens: Callable[[str], int] | None) -> None:
-        check_count(top_k, "top_k")
-        check_least_one(max_tokens, "max_tokens")
-        if count_tokens is not None and not callable(count_tokens):
-            raise InvalidRequestError("must be a callable from a text to its number of tokens", path="count_tokens")
-        self._top_k, self._max_tokens, self._count_tokens = top_k, max_tokens, count_tokens
-
-    async def compile(self, session: MemorySession, query: str) -> ContextPackage:
-        """The context for a query; its first 4,000 characters count."""
-        return await session.compile_context(
-            mend_string(query)[:_MOST_OF_A_QUERY],
-            top_k=self._top_k,
-            max_tokens=self._max_tokens,
-            count_tokens=self._count_tokens,
-        )
-
-
-def check_least_one(value: object, path: str) -> None:
-    """Refuse anything but an integer of 1 or more.
-
-    Raises:
-        InvalidRequestError: For anything else.
-    """
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidRequestError("must be an integer of 1 or more", path=path)
 
 
 class Recalled:

@@ -11,7 +11,6 @@ from llama_index.core.memory import InsertMethod
 
 from vmem_core import InvalidRequestError
 from vmem_llamaindex.memory_learning import make_policy
-from vmem_llamaindex.memory_recall import check_least_one
 
 _MODES: Final = ("after_turn", "manual", "off")
 
@@ -55,6 +54,7 @@ def check_settings(
     if session_id is not None and (not isinstance(session_id, str) or not session_id.strip()):
         raise InvalidRequestError("must be a string that is not blank", path="session_id")
     for name, value in (("token_limit", limit), ("token_flush_size", flush_size)):
-        check_least_one(value, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidRequestError("must be an integer of 1 or more", path=name)
     if not isinstance(ratio, int | float) or isinstance(ratio, bool) or not 0 < ratio <= 1:
         raise InvalidRequestError("must be a number from 0 to 1", path="chat_history_token_ratio")

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 
-from vmem_llamaindex.conversation import Kept, looks_observed, text_of
+from vmem_llamaindex.conversation import Kept, is_observed, text_of
 from vmem_llamaindex.identity import is_inside_tool, step_context, step_event
 
 _EVENTS: Final = "llama_index.core.agent.workflow.workflow_events"
@@ -93,7 +93,7 @@ def _alone(message: ChatMessage, stored: Sequence[Kept], inside: bool) -> Speake
         return Speaker(opens=True, written=inside)
     if _in_agents_own_step():
         return Speaker(written=True)
-    observed = looks_observed(message) and bool(stored) and _awaits_observation(stored[-1])
+    observed = is_observed(message) and bool(stored) and _awaits_observation(stored[-1])
     return Speaker(opens=not observed, written=inside)
 
 

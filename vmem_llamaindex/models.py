@@ -1,4 +1,4 @@
-"""LlamaIndex's embedding models as the embedder of a session, and where a model's async methods may be used.
+"""LlamaIndex's embedding models as the embedder of a session.
 
 Owns the way from LlamaIndex's embeddings to ours. Does not own when texts are embedded (``vmem_core``). Touches none of
 LlamaIndex's global ``Settings``, which load a provider's package.
@@ -7,36 +7,15 @@ LlamaIndex's global ``Settings``, which load a provider's package.
 from __future__ import annotations
 
 import asyncio
-import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
-from vmem_core import Embeddings, InvalidRequestError
+from vmem_core import Embeddings, FirstLoop, InvalidRequestError
 from vmem_llamaindex.binding import LOG
 
-_LIBRARY_THREAD = "vmem-sync"  # whose loop serves ``session.sync``: who runs there was called by sync code
 _UNNAMED = "unknown"  # what LlamaIndex calls a model that was given no name
-
-
-class FirstLoop:
-    """The event loop that an async client belongs to: the first one that it is used on."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._loop: weakref.ref[asyncio.AbstractEventLoop] | None = None
-
-    def is_running(self) -> bool:
-        """Whether we run on it; the loop behind ``session.sync`` is never it."""
-        if threading.current_thread().name == _LIBRARY_THREAD:
-            return False
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if self._loop is None:
-                self._loop = weakref.ref(loop)
-            return self._loop() is loop
 
 
 def given_name(name: object) -> str | None:

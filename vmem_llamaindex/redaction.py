@@ -123,7 +123,7 @@ async def aredact_chat_store(
     >>> asyncio.run(forget_tea())
     (1, 'You like [forgotten].')
     """
-    scrubber = _check(record_ids, texts)
+    scrubber = Scrubber(record_ids, texts)
     _check_key(key)
     if isinstance(chat_store, OwnedChatStore):
         return await apart(lambda: _redact_store(chat_store.given, key, scrubber, vacuum))
@@ -258,7 +258,7 @@ def redact_context(
     >>> clean, report.rewritten
     ({'state': {'user_msg_str': '"I like [forgotten]."'}}, 1)
     """
-    scrubber = _check(record_ids, texts)
+    scrubber = Scrubber(record_ids, texts)
     if not isinstance(data, dict):
         raise InvalidRequestError("must be what Context.to_dict() gave", path="data")
     scrubber.learn(data)
@@ -272,11 +272,3 @@ def _scrub_place(tally: _Tally, value: Any, place: str) -> Any:
     if isinstance(value, dict) and place.count(".") < _MOST_OF_A_PLACE and place.split(".")[-1] in _PLACES:
         return {name: _scrub_place(tally, one, f"{place}.{name}") for name, one in value.items()}
     return tally.scrub(value, place)
-
-
-def _check(record_ids: object, texts: object) -> Scrubber:
-    for name, given in (("record_ids", record_ids), ("texts", texts)):
-        sound = isinstance(given, list | tuple | set | frozenset)
-        if not sound or not all(isinstance(one, str) and one.strip() for one in given):  # type: ignore[attr-defined]
-            raise InvalidRequestError("must be a list of strings that are not blank", path=name)
-    return Scrubber(record_ids, texts)  # type: ignore[arg-type]

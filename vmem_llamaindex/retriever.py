@@ -21,6 +21,7 @@ from vmem_core import (
     check_count,
     check_session_source,
     mend_string,
+    required_session,
     resolve_session,
 )
 from vmem_llamaindex.binding import MemoryRequest, SessionResolver
@@ -69,12 +70,12 @@ class MemoryRetriever(BaseRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         query = _query(query_bundle)
-        session = _required(resolve_session(self._source, MemoryRequest(step_context())))
+        session = required_session(resolve_session(self._source, MemoryRequest(step_context())))
         return [_node(hit) for hit in session.sync.recall(query, top_k=self._top_k)]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         query = _query(query_bundle)
-        session = _required(await aresolve_session(self._source, MemoryRequest(step_context())))
+        session = required_session(await aresolve_session(self._source, MemoryRequest(step_context())))
         return [_node(hit) for hit in await session.recall(query, top_k=self._top_k)]
 
 
@@ -92,12 +93,6 @@ def _query(bundle: QueryBundle) -> str:
     return wrapped["query"] if wrapped else query
 
 
-def _required(session: MemorySession | None) -> MemorySession:
-    if session is None:
-        raise InvalidRequestError("the resolver found no session for this run, so nothing is recalled", path="session")
-    return session
-
-
 def _node(hit: Hit) -> NodeWithScore:
     record = hit.record
     metadata: dict[str, Any] = {
@@ -106,7 +101,7 @@ def _node(hit: Hit) -> NodeWithScore:
         "origin": record.origin,
         "recorded_at": record.recorded_at.isoformat(),
         "kind": record.kind,
-        "source_kinds": ", ".join(dict.fromkeys(source.kind for source in record.sources)),  # flat, as indexes want it
+        "source_kinds": ", ".join(record.source_kinds),  # flat, as indexes want it
         "match": hit.match,
     }
     node = TextNode(

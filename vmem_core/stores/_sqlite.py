@@ -330,14 +330,8 @@ class Engine:
 
     def scrub(self, connection: StoreConnection) -> None:
         """VACUUM and truncate the log; waits for readers up to the busy timeout."""
-        connection.execute("begin immediate")
-        try:
+        with transaction(connection):
             connection.execute(_sql.DROP_HUSKS)
-            connection.execute("commit")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("rollback")
-            raise
         connection.execute("vacuum")
         if not truncate_log(connection, wait=self.busy_timeout):
             self._scrub_owed = True
