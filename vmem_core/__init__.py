@@ -32,6 +32,7 @@ from vmem_core.limits import Limits
 from vmem_core.messages import ExtractionPolicy, Message, ToolCall
 from vmem_core.models import Embeddings, LLMReply, LocalEmbedder, Prompt, Usage, accounted
 from vmem_core.operations import UNSET
+from vmem_core.places import store_digest
 from vmem_core.progress import ProgressBar
 from vmem_core.records import Draft, Link, Record, Scope, Source
 from vmem_core.resolvers import aresolve_session, check_session_source, required_session, resolve_session
@@ -150,5 +151,6 @@ __all__ = [
     "resolve_session",
     "run_sync",
     "split_turns",
+    "store_digest",
     "text_digest",
 ]

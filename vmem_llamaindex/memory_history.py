@@ -242,7 +242,8 @@ class OwnedChatStore(AsyncDBChatStore):
 
 
 _LOCK = threading.RLock()  # a conversation that begins asks for the chat store
-_GIVEN: dict[tuple[str, str], OwnedChatStore] = {}  # by binding and scope; without one: for every scope
+# By binding, scope and store; without a scope: for all of them.
+_GIVEN: dict[tuple[str, str, str], OwnedChatStore] = {}
 
 
 def bind_chat_store(binding: str, chat_store: AsyncDBChatStore) -> None:
@@ -260,16 +261,16 @@ def bind_chat_store(binding: str, chat_store: AsyncDBChatStore) -> None:
     Raises:
         InvalidRequestError: For a wrong argument.
     """
-    give_chat_store(binding, "", chat_store)
+    give_chat_store(binding, "", "", chat_store)
 
 
-def give_chat_store(binding: str, scope: str, chat_store: AsyncDBChatStore) -> None:
-    """Name a chat store for the conversations of one scope, given by its digest; an empty one: of every scope.
+def give_chat_store(binding: str, scope: str, store: str, chat_store: AsyncDBChatStore) -> None:
+    """Name a chat store for the conversations of one scope in one store, by their digests; empty ones: of all.
 
     Raises:
         InvalidRequestError: As for :func:`bind_chat_store`.
     """
-    name = (check_binding(binding), scope)
+    name = (check_binding(binding), scope, store)
     if not isinstance(chat_store, AsyncDBChatStore):
         raise InvalidRequestError(
             f"must be an AsyncDBChatStore such as SQLAlchemyChatStore, not {type(chat_store).__name__}",
@@ -283,10 +284,10 @@ def give_chat_store(binding: str, scope: str, chat_store: AsyncDBChatStore) -> N
             _GIVEN[name] = OwnedChatStore(given=chat_store)
 
 
-def bound_chat_store(binding: str, scope: str) -> OwnedChatStore | None:
-    """The chat store that has the name of a binding, for a scope or for all; else None."""
+def bound_chat_store(binding: str, scope: str, store: str) -> OwnedChatStore | None:
+    """The chat store that has the name of a binding, for a scope in a store or for all; else None."""
     with _LOCK:
-        return _GIVEN.get((binding, scope)) or _GIVEN.get((binding, ""))
+        return _GIVEN.get((binding, scope, store)) or _GIVEN.get((binding, "", ""))
 
 
 # --- what this process knows of a conversation --------------------------------------------------------------------
@@ -325,7 +326,7 @@ _NEWEST: OrderedDict[tuple[str, ...], Conversation] = OrderedDict()  # kept aliv
 
 
 def conversation_of(
-    binding: str, scope: str, session_id: str, begin: Callable[[], Conversation]
+    binding: str, scope: str, store: str, session_id: str, begin: Callable[[], Conversation]
 ) -> tuple[Conversation, bool]:
     """The conversation of a memory, and whether it has only begun here.
 
@@ -334,10 +335,11 @@ def conversation_of(
     Args:
         binding: The memory's.
         scope: The digest of its scope.
+        store: The digest of the store that its records are in.
         session_id: The conversation's key in the chat store.
         begin: Makes one.
     """
-    key = (binding, scope, session_id)
+    key = (binding, scope, store, session_id)
     with _LOCK:
         found = _CONVERSATIONS.get(key)
         is_new = found is None

@@ -5,6 +5,7 @@ Owns the translation of errors and the bounded retries. Does not own transaction
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -19,6 +20,7 @@ from vmem_core.stores._settings import not_ours
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 12
+_WHERE: Final = ("service", "host", "hostaddr", "port", "dbname", "user", "options")  # of a connection: no credential
 AGAIN: Final = (
     psycopg.errors.SerializationFailure,
     psycopg.errors.DeadlockDetected,
@@ -79,6 +81,19 @@ def check_dsn(dsn: str) -> None:
         raise InvalidRequestError(
             "is not a connection string; percent-encode special characters of the password", path="dsn_or_pool"
         ) from None
+
+
+def database_of(target: Any) -> str | None:
+    """The database that a connection string or a pool leads to, without its password; None if that is not told."""
+    dsn = target if isinstance(target, str) else getattr(target, "conninfo", None)
+    more = getattr(target, "kwargs", None)
+    if not isinstance(dsn, str) or not isinstance(more, dict | None):
+        return None
+    try:
+        told = {**psycopg.conninfo.conninfo_to_dict(dsn), **(more or {})}
+    except psycopg.ProgrammingError:
+        return None
+    return json.dumps([str(told[name]) if told.get(name) is not None else None for name in _WHERE])
 
 
 def silence_own_pool(name: str) -> None:
