@@ -301,3 +301,23 @@ async def test_a_conversation_whose_reply_could_not_be_read_is_read_by_the_next_
     assert [record.text for record in (await memory.aobserve(messages)).records] == ["Ada likes tea."]
     again = await memory.aobserve(messages)
     assert (again.replayed, next(replies, "all used")) == (True, "all used")
+
+
+def test_a_context_that_a_host_put_beside_the_users_words_is_not_read() -> None:
+    llm = obedient()
+    session = session_of(InMemoryStore(), llm=llm)
+    record = session.sync.remember("Ada's parcel is RECALLED.", supersede="add").records[0]
+    memory = ChatMemory(session)
+    known = memory.render(memory.context("parcel"))
+    assert "RECALLED" in known
+    memory.observe([HumanMessage(f"{known}\n\nI live in Rome.", id="m1")])
+    blocks = [{"type": "text", "text": known}, {"type": "text", "text": "I like tea."}, known]
+    memory.observe([HumanMessage(blocks, id="m2"), {"role": "user", "content": f"I sail.\n{known}", "id": "m3"}])
+    session.sync.forget(record.id)
+    gone = memory.render(memory.context("parcel"))
+    memory.observe([HumanMessage(f"{gone}\n\nI own a boat.", id="m4")])
+    texts = [text for read in read_texts(llm) for text in read]
+    assert [text for text in texts if "RECALLED" in text or "id=" in text] == []
+    assert [one for one in ("Rome", "tea", "sail", "boat") if any(one in text for text in texts)] == [
+        "Rome", "tea", "sail", "boat"
+    ]  # fmt: skip

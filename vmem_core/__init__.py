@@ -1,6 +1,6 @@
 """Versioned memory for agents: records with one id for life, revisions, provenance and durable receipts."""
 
-from vmem_core.context import ContextBudget, ContextItem, ContextPackage
+from vmem_core.context import ContextBudget, ContextItem, ContextPackage, without_rendered
 from vmem_core.errors import (
     AssertedRecordError,
     BudgetExceededError,
@@ -153,4 +153,5 @@ __all__ = [
     "split_turns",
     "store_digest",
     "text_digest",
+    "without_rendered",
 ]

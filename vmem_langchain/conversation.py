@@ -35,6 +35,7 @@ from vmem_core import (
     read_json,
     split_turns,
     text_digest,
+    without_rendered,
 )
 
 # Blocks that are the conversation itself. Any other kind may hold what a provider's own tool (a web search, a file
@@ -99,8 +100,8 @@ def _read(message: BaseMessage, message_id: str) -> Read:
 def _message(message: BaseMessage, message_id: str) -> Message:
     written = bool(message.additional_kwargs.get("lc_source"))  # a summary, a notice, another's answer for a tool
     match message:
-        case HumanMessage():
-            return Message(message_id, "user", message.content, model_written=written)
+        case HumanMessage() | ChatMessage(role="user" | "human"):
+            return Message(message_id, "user", _without_context(message.content), model_written=written)
         case AIMessage():
             named = [call for call in message.tool_calls if mend_string(call["name"]).strip()]
             calls = tuple(ToolCall(call["id"], call["name"], call["args"]) for call in named)
@@ -117,8 +118,6 @@ def _message(message: BaseMessage, message_id: str) -> Message:
             )
         case SystemMessage():
             return Message(message_id, "system", message.content)
-        case ChatMessage(role="user" | "human"):
-            return Message(message_id, "user", message.content, model_written=written)
         case ChatMessage(role="assistant" | "ai"):
             return Message(message_id, "assistant", message.content, model_written=written)
         case ChatMessage(role="system" | "developer"):
@@ -126,6 +125,20 @@ def _message(message: BaseMessage, message_id: str) -> Message:
         case FunctionMessage():
             return Message(message_id, "tool", message.content, tool_name=message.name)
     return Message(message_id, "tool", None)  # nobody we know: not read, nor what repeats it
+
+
+def _without_context(content: Any) -> Any:
+    """A content without what memory told, where a host put it beside the user's words."""
+    if isinstance(content, str):
+        return without_rendered(content)
+    if not isinstance(content, list):
+        return content
+    return [
+        {**block, "text": without_rendered(block["text"])}
+        if isinstance(block, dict) and isinstance(block.get("text"), str)
+        else _without_context(block)
+        for block in content
+    ]
 
 
 def text_of(content: Any) -> str:

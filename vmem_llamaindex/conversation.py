@@ -26,6 +26,7 @@ from vmem_core import (
     read_json,
     split_turns,
     text_digest,
+    without_rendered,
 )
 
 MARK: Final = "vmem"  # where a stored message carries its mark; taken off before anybody else sees the message
@@ -194,7 +195,8 @@ def _as_read(one: Kept) -> Message:
     message, mark = one.message, one.mark
     content = [_block(block) for block in message.blocks]
     if message.role == MessageRole.USER:
-        return Message(mark.id, "user", content, model_written=mark.past or mark.written)
+        said = [{**block, "text": without_rendered(block["text"])} if "text" in block else block for block in content]
+        return Message(mark.id, "user", said, model_written=mark.past or mark.written)
     if message.role in _ASSISTANT:
         # A model's words are no source: in the ReAct manner they hold what untrusted tools returned, word for word.
         return Message(mark.id, "assistant", content, tool_calls=tool_calls(message), model_written=True)
