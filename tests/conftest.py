@@ -25,7 +25,7 @@ pytest.register_assert_rewrite("store_suite", "tool_suite", "fakes")
 from fakes import Clock  # noqa: E402 - after the line above, so that its asserts explain themselves
 from store_suite.fixtures import ada, bob, clock, embedder, new_id, scrubs_at_once, seeing  # noqa: E402, F401
 
-from vmem_core import InMemoryStore, SqliteStore  # noqa: E402
+from vmem_core import InMemoryStore, SqliteStore, text_digest  # noqa: E402
 
 
 class BackendMissing(Exception):
@@ -56,6 +56,12 @@ async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) ->
     made = make_store(BACKENDS[request.param], clock, tmp_path)
     yield made
     await made.close()
+
+
+@pytest.fixture
+def named(request: pytest.FixtureRequest) -> str:
+    """A binding of the test's own: bindings are the process's. It holds no text that a test may look for."""
+    return text_digest(request.node.nodeid)
 
 
 @pytest.fixture

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from fake_models import FakeLLM, obey, source_lines
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
 from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
 from llama_index.core.tools import FunctionTool, ToolOutput
 from llamaindex_fakes import Call, ScriptedLLM, ScriptedReActLLM
+from sqlalchemy.ext.asyncio import create_async_engine
 
-from vmem_core import InMemoryStore, MemorySession, Scope
+from vmem_core import InMemoryStore, MemorySession, Scope, run_sync
 
 ADA, BOB = Scope(user_id="ada"), Scope(user_id="bob")
 Talk = Mapping[str, Sequence[Any]]
@@ -142,3 +147,17 @@ def roles(messages: Sequence[ChatMessage]) -> list[str]:
 def as_json(value: Any) -> str:
     """As JSON, every character as it is."""
     return json.dumps(value, ensure_ascii=False)
+
+
+@asynccontextmanager
+async def chat_stores(folder: Path) -> AsyncIterator[Callable[[], SQLAlchemyChatStore]]:
+    """Makes chat stores in one file, each with an engine of its own, as processes have."""
+    engines = []
+
+    def make() -> SQLAlchemyChatStore:
+        engines.append(create_async_engine(f"sqlite+aiosqlite:///{folder / 'chat.db'}"))
+        return SQLAlchemyChatStore("chat", async_engine=engines[-1])
+
+    yield make
+    for engine in engines:
+        await asyncio.to_thread(run_sync, engine.dispose())

@@ -598,6 +598,14 @@ def test_a_short_text_is_taken_out_of_json_inside_of_strings(depth: int) -> None
     assert clean == {"found": [{**SHORT, "text": FORGOTTEN}], "args": {"text": FORGOTTEN}, "other": "Größe"}
 
 
+def test_every_one_of_many_texts_that_are_json_is_looked_into() -> None:
+    ids = [f"r{number}" for number in range(200)]
+    value = [json.dumps([{**SHORT, "id": one, "text": f"Ada likes {one}."}]) for one in ids]
+    scrubber = Scrubber(ids, [])
+    scrubber.learn(value)
+    assert scrubber.found_in(" ".join(f"Ada likes {one}." for one in ids)) == set(ids)
+
+
 def test_the_text_of_another_records_call_stays() -> None:
     talk = [
         calling(tool_call("memory_remember", {"text": "first text"}, "c0")),

@@ -64,12 +64,6 @@ def make_agent(request: pytest.FixtureRequest) -> Any:
     return AGENTS[request.param]
 
 
-@pytest.fixture
-def named(request: pytest.FixtureRequest) -> str:
-    """A binding of the test's own: bindings are the process's."""
-    return str(request.node.nodeid)
-
-
 def memory_of(session: MemorySession, named: str, **more: Any) -> VersionedMemory:
     return VersionedMemory.from_session(session, binding=named, **{"on_error": "raise", **more})
 

@@ -17,7 +17,7 @@ from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
 from llama_index.core.tools import FunctionTool
 from llama_index.core.workflow import Context
 from llamaindex_fakes import Call
-from llamaindex_memory_fakes import BOB, function_agent, known, learning, read_by, roles
+from llamaindex_memory_fakes import BOB, chat_stores, function_agent, known, learning, read_by, roles
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from vmem_core import InvalidRequestError, MemorySession, UnsupportedError, run_sync
@@ -31,23 +31,10 @@ ANSWER = ChatMessage(role="assistant", content="Noted.")
 
 
 @pytest.fixture
-def named(request: pytest.FixtureRequest) -> str:
-    """A binding of the test's own: bindings are the process's."""
-    return str(request.node.nodeid)
-
-
-@pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Callable[[], SQLAlchemyChatStore]]:
     """Makes chat stores in one file, each with an engine of its own, as processes have."""
-    engines = []
-
-    def make() -> SQLAlchemyChatStore:
-        engines.append(create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'chat.db'}"))
-        return SQLAlchemyChatStore("chat", async_engine=engines[-1])
-
-    yield make
-    for engine in engines:
-        await asyncio.to_thread(run_sync, engine.dispose())
+    async with chat_stores(tmp_path) as make:
+        yield make
 
 
 def memory_of(session: MemorySession, named: str, **more: Any) -> VersionedMemory:

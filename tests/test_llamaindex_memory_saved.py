@@ -47,12 +47,6 @@ ASKED = "Where is my parcel?"
 
 
 @pytest.fixture
-def named(request: pytest.FixtureRequest) -> str:
-    """A binding of the test's own: bindings are the process's."""
-    return str(request.node.nodeid)
-
-
-@pytest.fixture
 def another_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Makes the adapter as new as in a process that has just started."""
 

@@ -16,11 +16,10 @@ from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
 from llama_index.core.tools import RetrieverTool
 from llama_index.core.workflow import Context, JsonPickleSerializer
 from llamaindex_fakes import Call, ScriptedLLM, recalling, remembering
-from llamaindex_memory_fakes import as_json, function_agent, known, learning, react_agent, roles, shown
-from sqlalchemy.ext.asyncio import create_async_engine
+from llamaindex_memory_fakes import as_json, chat_stores, function_agent, known, learning, react_agent, roles, shown
 from workflows.errors import WorkflowCancelledByUser
 
-from vmem_core import InvalidRequestError, MemorySession, run_sync, text_digest
+from vmem_core import InvalidRequestError, MemorySession, run_sync
 from vmem_llamaindex import (
     MemoryRetriever,
     VersionedFunctionAgent,
@@ -38,22 +37,9 @@ ASKED = "What do I like?"
 
 
 @pytest.fixture
-def named(request: pytest.FixtureRequest) -> str:
-    """A binding of the test's own: bindings are the process's. It holds no text that a test takes out."""
-    return text_digest(request.node.nodeid)
-
-
-@pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Callable[[], SQLAlchemyChatStore]]:
-    engines = []
-
-    def make() -> SQLAlchemyChatStore:
-        engines.append(create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'chat.db'}"))
-        return SQLAlchemyChatStore("chat", async_engine=engines[-1])
-
-    yield make
-    for engine in engines:
-        await asyncio.to_thread(run_sync, engine.dispose())
+    async with chat_stores(tmp_path) as make:
+        yield make
 
 
 def holds(value: Any, text: str) -> bool:

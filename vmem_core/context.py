@@ -132,6 +132,10 @@ class ContextBudget:
         check_integer(self.max_tokens, "max_tokens", least=1)
         check_counter(self.count_tokens)
 
+    def count(self, text: str) -> int:
+        """How many tokens a text takes."""
+        return int(check_counter(self.count_tokens)(text))
+
     async def compile(self, session: MemorySession, query: str) -> ContextPackage:
         """The context for what was asked; its first 4,000 characters count, mended as those of a message are.
 

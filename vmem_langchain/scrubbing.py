@@ -99,13 +99,14 @@ def _parts(value: Any) -> Iterable[Any]:
 
 def _walk(value: Any) -> Iterator[Any]:
     """A value and everything in it, also in the JSON of its strings, in order; not recursive: values can be deep."""
-    stack, seen = [value], set()
+    stack: list[Any] = [value]
+    seen: dict[int, Any] = {}  # with the value itself: of one that is gone, another one may get the id
     while stack:
         one = stack.pop()
         if not isinstance(one, str | bytes | int | float | None):
             if id(one) in seen:
                 continue
-            seen.add(id(one))
+            seen[id(one)] = one
         yield one
         stack.extend(reversed(list(_parts(one))))
 

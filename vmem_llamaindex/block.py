@@ -29,7 +29,6 @@ from vmem_llamaindex.memory_recall import Recalled, fit
 from vmem_llamaindex.memory_run import step_context
 
 _MOST_CONVERSATIONS: Final = 256
-_CHARACTERS_A_TOKEN: Final = 4
 
 
 class VersionedMemoryBlock(BaseMemoryBlock[str]):
@@ -132,12 +131,8 @@ class VersionedMemoryBlock(BaseMemoryBlock[str]):
         """Leave out whole records, the least relevant first."""
         if not isinstance(content, str):
             return None
-        return fit(content, self._count(content) - tokens_to_truncate, self._count) or None
-
-    def _count(self, text: str) -> int:
-        if self.count_tokens is not None:
-            return int(self.count_tokens(text))
-        return -(-len(text) // _CHARACTERS_A_TOKEN)
+        count = self._budget.count
+        return fit(content, count(content) - tokens_to_truncate, count) or None
 
 
 def _turns(messages: Sequence[ChatMessage]) -> int:
