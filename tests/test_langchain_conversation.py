@@ -108,7 +108,7 @@ def test_answers_of_our_own_tools_are_recognised_under_any_name(content: Any) ->
 
 @pytest.mark.parametrize(
     "content",
-    ["[]", "[1]", "{}", "{", "[" * 5_000, "tea", '{"id":"r1"}', json.dumps([FOUND, {"id": "x"}]), ["tea"], [],
+    ["[]", "[1]", "{}", "{", "[" * 5_000, "tea", '{"id":"r1"}', json.dumps([{"id": "x"}]), ["tea"], [],
      json.dumps([{**FOUND, "origin": "hearsay"}])],
 )  # fmt: skip
 def test_other_answers_are_not_taken_for_ours(content: Any) -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock
+from llama_index.core.schema import MetadataMode
+from llama_index.core.tools import FunctionTool
+from llamaindex_fakes import Call
 from llamaindex_memory_fakes import as_json, function_agent, learning, read_by
 
 from vmem_core import MemorySession
-from vmem_llamaindex import VersionedMemory
+from vmem_llamaindex import MemoryRetriever, VersionedMemory, create_memory_tools
 
 FACT = "the zebra is RECALLED"
 ASKED = "which zebra do I know?"
-
-
-@pytest.fixture
-def named(request: pytest.FixtureRequest) -> str:
-    """A binding of the test's own: bindings are the process's."""
-    return str(request.node.nodeid)
 
 
 def memory_of(session: MemorySession, named: str, **more: Any) -> VersionedMemory:
@@ -131,3 +129,60 @@ async def test_a_context_that_a_host_put_beside_the_users_words_is_not_read(name
     [read] = read_by(model)
     assert "Rome" in read
     assert FACT not in read
+
+
+# --- handed on by a tool of the host ------------------------------------------------------------------------------
+
+
+async def as_text(session: MemorySession, recall: Any) -> Any:
+    return (await recall.acall(query="zebra")).content
+
+
+async def as_data(session: MemorySession, recall: Any) -> Any:
+    return json.loads(await as_text(session, recall))
+
+
+async def inside_data(session: MemorySession, recall: Any) -> Any:
+    return {"order": 7, "known": [{"records": await as_data(session, recall)}]}
+
+
+async def as_text_inside_data(session: MemorySession, recall: Any) -> Any:
+    return {"known": await as_text(session, recall)}
+
+
+async def rendered(session: MemorySession, recall: Any) -> Any:
+    return "Known:\n" + await session.render(await session.compile_context("zebra"))
+
+
+async def as_nodes(session: MemorySession, recall: Any) -> Any:
+    return {"nodes": await MemoryRetriever(session).aretrieve("zebra")}
+
+
+async def as_text_of_nodes(session: MemorySession, recall: Any) -> Any:
+    found = await MemoryRetriever(session).aretrieve("zebra")
+    return "\n".join(one.node.get_content(MetadataMode.LLM) for one in found)
+
+
+HANDED_ON = (as_text, as_data, inside_data, as_text_inside_data, rendered, as_nodes, as_text_of_nodes)
+
+
+@pytest.mark.parametrize("hand_on", HANDED_ON, ids=lambda one: one.__name__)
+async def test_what_memory_told_is_not_read_when_a_trusted_tool_of_the_host_hands_it_on(
+    named: str, hand_on: Any
+) -> None:
+    session, model = learning()
+    await session.remember(FACT)
+    [recall] = create_memory_tools(session, include=["recall"])
+    shown: list[str] = []
+
+    async def look(query: str) -> Any:
+        """Looks it up."""
+        found = await hand_on(session, recall)
+        shown.append(str(found))
+        return found
+
+    memory = memory_of(session, named, trusted_tools=["look"])
+    script = {ASKED: [[Call("look", {"query": "zebra"}, "c1")]]}
+    await function_agent(script, [FunctionTool.from_defaults(async_fn=look)]).run(ASKED, memory=memory)
+    assert FACT in shown[0]
+    assert read_by(model) == [ASKED]

@@ -22,12 +22,6 @@ USER = Scope(user_id="1")
 
 
 @pytest.fixture
-def named(request: pytest.FixtureRequest) -> str:
-    """A binding of the test's own: bindings are the process's."""
-    return str(request.node.nodeid)
-
-
-@pytest.fixture
 def another_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Makes the adapter as new as in a process that has just started."""
 

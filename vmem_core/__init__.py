@@ -58,7 +58,7 @@ from vmem_core.stores.postgres import PostgresStore
 from vmem_core.stores.sqlite import SqliteStore
 from vmem_core.sync import FirstLoop, run_sync
 from vmem_core.text import derived_id, mend_string, read_json, text_digest
-from vmem_core.tool_answers import ToolAnswer, has_memory_labels, is_memory_answer, is_memory_record
+from vmem_core.tool_answers import ToolAnswer, has_memory_labels, holds_memory, is_memory_answer, is_memory_record
 from vmem_core.tools import ModelTool, model_tools
 from vmem_core.turns import batch_turns, extraction_id, is_unparsed, looks_observed, read_turns, split_turns
 
@@ -137,6 +137,7 @@ __all__ = [
     "from_mem0",
     "genai_prices_source",
     "has_memory_labels",
+    "holds_memory",
     "import_jsonl",
     "import_legacy",
     "is_memory_answer",

@@ -28,7 +28,7 @@ from vmem_core import (
     Message,
     ToolCall,
     batch_turns,
-    has_memory_labels,
+    holds_memory,
     is_memory_answer,
     looks_observed,
     mend_string,
@@ -171,11 +171,11 @@ def _is_found(block: Mapping[str, Any]) -> bool:
 
 
 def is_our_answer(message: ToolMessage) -> bool:
-    """Whether a result is an answer of our own tools, whatever they are called: memory does not feed on itself."""
-    artifact = message.artifact
-    if isinstance(artifact, list) and any(has_memory_labels(getattr(one, "metadata", None)) for one in artifact):
+    """Whether a result is an answer of our own tools, or holds one: memory does not feed on itself."""
+    text = text_of(message.content)
+    if is_memory_answer(read_json(text)) or holds_memory([text, message.content, message.artifact]):
         return True
-    return is_memory_answer(read_json(text_of(message.content)))
+    return without_rendered(text) != text
 
 
 # --- ids ----------------------------------------------------------------------------------------------------------
