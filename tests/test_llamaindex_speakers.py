@@ -15,7 +15,7 @@ from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
-from llama_index.core.tools import FunctionTool
+from llama_index.core.tools import FunctionTool, ToolOutput
 from llama_index.core.workflow import Context
 from llamaindex_memory_fakes import known, learning
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -217,3 +217,42 @@ async def test_sync_code_on_a_loop_that_is_recalling_does_not_wait_for_it() -> N
     meanwhile = memory.get()
     go_on.set()
     assert [message.content for message in meanwhile] == [message.content for message in await waiting]
+
+
+# --- a tool that failed -------------------------------------------------------------------------------------------
+
+
+class FailedCall:
+    """What a server of the Model Context Protocol answers that could not do what it was asked."""
+
+    def __init__(self) -> None:
+        self.isError = True
+
+    def __str__(self) -> str:
+        return "stack trace"
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        lambda: ToolOutput(tool_name="look", content="stack trace", raw_input={}, raw_output="", is_error=True),
+        lambda: ToolOutput(tool_name="look", content="stack trace", raw_input={}, raw_output=FailedCall()),
+        FailedCall,
+        lambda: {"isError": True, "content": "stack trace"},
+        lambda: '{"status":"error","detail":"stack trace"}',
+        lambda: RuntimeError("stack trace"),
+    ],
+    ids=["an output", "an output with a result", "a result", "data", "a text", "an exception"],
+)
+async def test_a_failure_that_stands_in_what_a_trusted_tool_returned_is_not_read(named: str, failed: Any) -> None:
+    session, _ = learning()
+
+    def look(number: int) -> Any:
+        """Looks it up."""
+        return failed()
+
+    memory = VersionedMemory.from_session(session, binding=named, trusted_tools=["look"], on_error="raise")
+    llm = model(calls(("look", "1", {"number": 1})), says("no"))
+    result = await FunctionAgent(tools=[look], llm=llm).run("Well?", memory=memory)
+    assert "stack trace" in result.tool_calls[0].tool_output.content
+    assert await known(session) == ["Well?"]

@@ -29,7 +29,7 @@ from vmem_core.legacy.langgraph import from_langgraph_store
 from vmem_core.legacy.mem0 import from_mem0
 from vmem_core.legacy.records import LegacyRecord
 from vmem_core.limits import Limits
-from vmem_core.messages import ExtractionPolicy, Message, ToolCall
+from vmem_core.messages import ExtractionPolicy, Message, ToolCall, tells_of_failure
 from vmem_core.models import Embeddings, LLMReply, LocalEmbedder, Prompt, Usage, accounted
 from vmem_core.operations import UNSET
 from vmem_core.places import store_digest
@@ -153,6 +153,7 @@ __all__ = [
     "run_sync",
     "split_turns",
     "store_digest",
+    "tells_of_failure",
     "text_digest",
     "without_rendered",
 ]

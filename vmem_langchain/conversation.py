@@ -34,6 +34,7 @@ from vmem_core import (
     mend_string,
     read_json,
     split_turns,
+    tells_of_failure,
     text_digest,
     without_rendered,
 )
@@ -113,7 +114,7 @@ def _message(message: BaseMessage, message_id: str) -> Message:
                 message.content,
                 tool_call_id=message.tool_call_id,
                 tool_name=message.name,
-                is_error=message.status == "error",
+                is_error=_is_failed(message),
                 model_written=written or is_our_answer(message),
             )
         case SystemMessage():
@@ -168,6 +169,13 @@ def _provider_found(message: AIMessage) -> bool:
 
 def _is_found(block: Mapping[str, Any]) -> bool:
     return block.get("type", "text") not in _OWN_BLOCKS or any(block.get(name) for name in _FOUND_BY_PROVIDER)
+
+
+def _is_failed(message: ToolMessage) -> bool:
+    if message.status == "error" or tells_of_failure(message.artifact):
+        return True
+    blocks = message.content if isinstance(message.content, list) else []
+    return tells_of_failure(text_of(message.content)) or any(tells_of_failure(block) for block in blocks)
 
 
 def is_our_answer(message: ToolMessage) -> bool:

@@ -17,6 +17,7 @@ from llama_index.core.base.llms.types import ChatMessage
 from workflows import Context
 from workflows.errors import WorkflowRuntimeError
 
+from vmem_core import tells_of_failure
 from vmem_llamaindex.conversation import OUR_TOOL, Mark, digest_of, field_of, is_our_answer, is_tool_result
 from vmem_llamaindex.identity import begin_turn, step_event
 from vmem_llamaindex.memory_history import on_library_loop
@@ -83,7 +84,8 @@ def _mark_result(message: ChatMessage, mark: Mark, ran: Sequence[Any]) -> Mark:
     if len(found) != 1:
         return mark
     output = found[0].tool_output
-    ok = not (output.is_error or _is_ours(output) or is_our_answer("", output.raw_output))
+    failed = output.is_error or tells_of_failure(output.raw_output) or tells_of_failure(output.content)
+    ok = not (failed or _is_ours(output) or is_our_answer("", output.raw_output))
     literal = isinstance(output.raw_output, dict | list) and output.content == str(output.raw_output)
     return replace(mark, tool=found[0].tool_name, ok=ok, literal=literal)
 
