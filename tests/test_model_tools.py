@@ -169,3 +169,15 @@ def test_a_value_may_hold_itself() -> None:
     assert not holds_memory(value)
     value.append([RECORD])
     assert holds_memory(value)
+
+
+@pytest.mark.parametrize("kind", ["remember", "revise"])
+@pytest.mark.parametrize("text", ["[forgotten]", "Ada likes [forgotten]."])
+async def test_the_text_of_a_call_that_was_redacted_is_not_remembered(
+    session: MemorySession, kind: str, text: str
+) -> None:
+    await session.remember("tea", origin="inferred")
+    given = {"id": "r1", "expected_revision": 1, "text": text}
+    answer = await model_tools()[f"memory_{kind}"].answer(session, given if kind == "revise" else {"text": text})
+    assert (answer.content, answer.failed) == ({"error": "not_found"}, True)
+    assert [record.text for record in (await session.list()).records] == ["tea"]
