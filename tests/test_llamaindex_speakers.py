@@ -16,7 +16,7 @@ from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
 from llama_index.core.tools import FunctionTool, ToolOutput
-from llama_index.core.workflow import Context
+from llama_index.core.workflow import Context, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
 from llamaindex_memory_fakes import known, learning
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -255,4 +255,49 @@ async def test_a_failure_that_stands_in_what_a_trusted_tool_returned_is_not_read
     llm = model(calls(("look", "1", {"number": 1})), says("no"))
     result = await FunctionAgent(tools=[look], llm=llm).run("Well?", memory=memory)
     assert "stack trace" in result.tool_calls[0].tool_output.content
+    assert await known(session) == ["Well?"]
+
+
+# --- a workflow of the host -------------------------------------------------------------------------------------
+
+
+async def test_a_workflow_of_the_host_may_store_several_turns_at_once(named: str) -> None:
+    session, _ = learning()
+    memory = VersionedMemory.from_session(session, binding=named, on_error="raise")
+    talk = [("I live in Rome.", "ok"), ("I like opera.", "nice")]
+    messages = [one for asked, said in talk for one in (ChatMessage(role="user", content=asked), says(said))]
+
+    class Desk(Workflow):
+        @step
+        async def take(self, event: StartEvent) -> StopEvent:
+            await memory.aput_messages(messages)
+            return StopEvent(result="done")
+
+    await Desk().run()
+    assert await known(session) == ["I live in Rome.", "I like opera."]
+
+
+async def test_an_agent_with_a_step_of_its_own_stores_no_words_of_the_user_after_its_own(named: str) -> None:
+    session, _ = learning()
+    memory = VersionedMemory.from_session(session, binding=named, on_error="raise", extract="manual")
+    noted = asyncio.Event()
+
+    class Talking(FunctionAgent):
+        @step
+        async def note(self, event: HumanResponseEvent) -> None:
+            printed = ChatMessage(role="user", content="It printed: I live in Rome.")
+            await memory.aput_messages([says("I ran it."), printed, says("done")])
+            noted.set()
+
+    async def execute() -> str:
+        """Runs something."""
+        handler.ctx.send_event(HumanResponseEvent(response="go on"))
+        await noted.wait()
+        return "executed"
+
+    agent = Talking(tools=[execute], llm=model(calls(("execute", "1", {})), says("x")))
+    handler = agent.run("Well?", memory=memory)
+    await handler
+    await memory.aflush()
+    assert "It printed: I live in Rome." in [message.content for message in await memory.aget_all()]
     assert await known(session) == ["Well?"]
