@@ -30,6 +30,7 @@ from vmem_llamaindex import (
     VersionedMemory,
     bind_session,
     create_memory_tools,
+    tool_call_scope,
 )
 from vmem_llamaindex.conversation import is_our_answer
 
@@ -301,3 +302,22 @@ async def test_an_agent_with_a_step_of_its_own_stores_no_words_of_the_user_after
     await memory.aflush()
     assert "It printed: I live in Rome." in [message.content for message in await memory.aget_all()]
     assert await known(session) == ["Well?"]
+
+
+# --- a call that the host names ---------------------------------------------------------------------------------
+
+
+async def test_what_an_agent_is_asked_inside_of_a_named_call_is_not_read_and_that_is_said(
+    named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, _ = learning()
+    memory = VersionedMemory.from_session(session, binding=named, on_error="raise")
+    with tool_call_scope(tool_call_id="c", execution_id="job"):
+        await FunctionAgent(llm=model(says("ok"))).run("A secret task.", memory=memory)
+    assert await known(session) == []
+    [record] = caplog.records
+    assert "tool_call_scope around calls of tools alone" in record.message
+    assert "secret" not in record.message
+    await FunctionAgent(llm=model(says("ok"))).run("I live in Rome.", memory=memory)
+    assert await known(session) == ["I live in Rome."]
+    assert len(caplog.records) == 1

@@ -98,6 +98,12 @@ def is_inside_tool() -> bool:
     return entered is not None and entered.context is not step_context()
 
 
+def is_inside_scope() -> bool:
+    """Whether it is the host that said so, with ``tool_call_scope``."""
+    entered = _ENTERED.get()
+    return is_inside_tool() and entered is not None and entered.execution_id is not None
+
+
 def current_call() -> ToolCall | None:
     """The tool call that we are in: the one that was entered, else the one that the runtime knows of; else None.
 
@@ -135,6 +141,10 @@ def tool_call_scope(*, tool_call_id: str, execution_id: str, turn_id: str = "") 
     """Say which call the memory tools are called for, where no agent does: in a loop of your own.
 
     With the same ids a call that runs again, in this process or in another, applies once.
+
+    It is for one call of a tool. An agent that runs inside of it is asked by a model, as one inside of any tool is:
+    what it is told is not the user's word, and a chat memory does not read it and logs that. Do not put it around an
+    agent's whole run.
 
     Args:
         tool_call_id: The model's id of the call. If it may be empty or repeated, give a turn that tells calls apart.

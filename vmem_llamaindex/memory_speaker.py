@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 
+from vmem_llamaindex.binding import LOG
 from vmem_llamaindex.conversation import Kept, is_observed, text_of
-from vmem_llamaindex.identity import is_inside_tool, step_context, step_event
+from vmem_llamaindex.identity import is_inside_scope, is_inside_tool, step_context, step_event
 
 _AGENTS: Final = "llama_index.core.agent.workflow"
 _EVENTS: Final = f"{_AGENTS}.workflow_events"
@@ -107,6 +108,11 @@ def asked_by_model(made_in_tool: bool) -> bool:
 
 
 def _alone(message: ChatMessage, stored: Sequence[Kept], inside: bool) -> Speaker:
+    if is_inside_scope():
+        LOG.warning(
+            "versioned memory: this message came inside of tool_call_scope, where a model asks in the user's place, so "
+            "it is not read; put tool_call_scope around calls of tools alone, not around an agent's run"
+        )
     if begins_run():
         return Speaker(opens=True, written=inside)
     if _in_agents_own_step():
