@@ -21,6 +21,7 @@ class Proxy:
         uri: Where a store finds the server through this.
         trips: How often bytes for the server followed bytes from it: each is a wait for the network.
         sent: What was sent to the server since the last ``count``.
+        refusals: What the next connections get instead of the server, each a code and words.
         lose: Asked with each piece of the server's answer; if it says yes, the connection ends without it.
     """
 
@@ -31,6 +32,7 @@ class Proxy:
         self.uri = uri.replace(folder, str(self._folder))
         self.trips, self.sent = 0, b""
         self.lose: Callable[[bytes], bool] = lambda answer: False
+        self.refusals: list[tuple[str, str]] = []
         self._asking = False
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self._folder / self._server.name))
@@ -50,6 +52,9 @@ class Proxy:
         with suppress(OSError):  # closed
             while True:
                 client, _ = self._listener.accept()
+                if self.refusals:
+                    _refuse(client, *self.refusals.pop(0))
+                    continue
                 server = socket.socket(socket.AF_UNIX)
                 server.connect(str(self._server))
                 threading.Thread(target=self._up, args=(client, server), daemon=True).start()
@@ -72,6 +77,13 @@ class Proxy:
                     client.shutdown(socket.SHUT_RDWR)
                     return
                 client.sendall(piece)
+
+
+def _refuse(client: socket.socket, code: str, words: str) -> None:
+    fields = f"SFATAL\0VFATAL\0C{code}\0M{words}\0\0".encode()
+    with client:
+        client.recv(_PIECE)
+        client.sendall(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
 
 
 @contextmanager

@@ -187,7 +187,16 @@ def test_a_scope_matches_exactly(vmem: Run, two_scopes: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["user=ada"], "is not field=value; the fields are user_id, agent_id, run_id, actor_id, chat_id"),
+        (
+            ["user=ada"],
+            "vmem: --scope 'user=ada' is of no field that there is; write it as --scope user_id=ada; the fields are "
+            "user_id, agent_id, run_id, actor_id, chat_id\n",
+        ),
+        (["chat=c 1"], "'chat=c 1' is of no field that there is; write it as --scope 'chat_id=c 1'; "),
+        (["Agent-Id = bot"], "write it as --scope agent_id=bot; "),
+        (["shoe=ada"], "write it as --scope user_id=ada; "),
+        (["ada"], "--scope 'ada' is not field=value; write it as --scope user_id=ada; "),
+        (["="], "write it as --scope user_id=ada; "),
         (["user_id=a", "user_id=b"], "names user_id twice"),
         (["user_id=a,user_id=b"], "names user_id twice"),
     ],
@@ -196,6 +205,30 @@ def test_a_scope_that_is_none_is_a_wrong_call(vmem: Run, tea: str, options: list
     ran = vmem("list", *(part for option in options for part in ("--scope", option)))
     assert (ran.code, ran.out) == (2, "")
     assert message in ran.err
+
+
+@pytest.mark.parametrize(
+    "command", [("list",), ("doctor",), ("search", "tea"), ("export",), ("prune", "--history", "1d")]
+)
+def test_an_address_of_another_kind_says_which_are_known_and_not_the_address(
+    vmem: Run, command: tuple[str, ...]
+) -> None:
+    for scheme in ("mysql", "sqlite", "postgresql+psycopg"):
+        ran = vmem(*command, "--store", f"{scheme}://ada:S3cret@db.example/memory")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == (
+            f"vmem: --store takes the path of a file, or postgresql://USER@HOST/DATABASE; {scheme}:// is neither\n"
+        )
+
+
+def test_keywords_of_a_server_are_no_store_and_no_file_is_made_of_them(vmem: Run) -> None:
+    Path("notes.jsonl").write_text('{"id": "a", "text": "tea"}\n', encoding="utf-8")
+    for command in (("list",), ("import", "notes.jsonl", "--scope", "user_id=ada")):
+        ran = vmem(*command, "--store", "host=db.example password=S3cret dbname=memory")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.endswith("or postgresql://USER@HOST/DATABASE; KEYWORD=VALUE is neither\n")
+        assert "S3cret" not in ran.err
+    assert os.listdir() == ["notes.jsonl"]
 
 
 def test_a_value_of_a_scope_may_hold_a_comma(vmem: Run, tea: str) -> None:

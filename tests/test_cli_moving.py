@@ -90,7 +90,12 @@ def test_a_legacy_file_may_become_the_store_itself_and_no_other_program_s_file_d
         (("notes.txt", "--from", "deuz-sqlite"), 1, "cannot be read as a SQLite database"),
         (("notes.txt", "--from", "export"), 1, "vmem: lines[0]: is not JSON; nothing was imported"),
         (("notes.txt", "--from", "tape"), 2, "Invalid value"),
-        (("redis://x:1/y",), 1, "vmem: "), (("empty.json",), 1, "is no answer of mem0's get_all or export"),
+        (("redis://x:1/y",), 1, "vmem: "),
+        (("mysql://ada:S3@x/y",), 2,
+         "vmem: an import reads files, folders, redis://… and postgresql://…; it knows no mysql://\n"),
+        (("notes.txt", "--from", "jsonl", "--store", "mysql://ada:S3@x/y"), 2,
+         "vmem: --store takes the path of a file, or postgresql://USER@HOST/DATABASE; mysql:// is neither\n"),
+ (("empty.json",), 1, "is no answer of mem0's get_all or export"),
         (("notes.txt", "--from", "jsonl", "--scope", "ada"), 2, "is not field=value"),
         (("notes.txt", "--from", "jsonl", "--prefix", " "), 1, "vmem: operation_prefix: must not be blank\n"),
     ],
@@ -108,6 +113,22 @@ def test_a_mistake_of_an_import_is_one_plain_line(
     assert (ran.code, ran.out) == (code, "")
     assert words in ran.err
     assert "Traceback" not in ran.err
+    assert "S3" not in ran.err
+    assert not Path("vmem.db").exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--from", "deuz-sqlite")])
+def test_a_store_of_this_library_is_no_source_and_the_way_in_is_told(
+    vmem: Run, tea: None, options: tuple[str, ...]
+) -> None:
+    for store in ("copy.db", "vmem.db"):  # also the store itself
+        ran = vmem("import", "vmem.db", "--store", store, *options)
+        assert (ran.code, ran.out) == (1, "")
+        assert lines(ran.err) == [
+            "vmem: path: vmem.db is a store of this library, and needs no import: open it as one (vmem list --store), "
+            "or write each of its scopes with export_jsonl (vmem export) and import those files"
+        ]
+    assert not Path("copy.db").exists()
 
 
 def test_an_import_whose_source_fails_says_how_far_it_came(
@@ -171,6 +192,7 @@ def test_a_file_that_was_cut_is_refused_also_by_a_dry_run(vmem: Run, tea: None, 
         ran = vmem("import", "ada.jsonl", "--store", "copy.db", *options)
         assert (ran.code, ran.out) == (1, "")
         assert ran.err.startswith("vmem: lines[")
+        assert not list(tmp_path.glob("copy.db*"))
 
 
 @pytest.mark.parametrize(

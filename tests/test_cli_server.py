@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
-from fakes import ADA
+from fakes import ADA, BOB
 from postgres_server import fresh_schema, server_uri
 from test_cli import Run, lines, vmem  # noqa: F401 - a fixture
 
-from vmem_core import MemorySession, PostgresStore
+from vmem_core import MemorySession, PostgresStore, SqliteStore
 
 
 @pytest.fixture
@@ -110,19 +113,75 @@ class New:
     sys.modules.pop("made_model")
 
 
+# --- the page that tells how to move from a file to a server ---------------------------------------------------------
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "importing.md"
+SHOWN = "postgresql://vmem_app@db.example/app"
+
+
+@pytest.fixture
+def section(tmp_path: Path) -> str:
+    """What the page says, and the file that it moves."""
+    store = SqliteStore(tmp_path / "memory.db")
+    ada, bob = MemorySession(store, ADA).sync, MemorySession(store, BOB).sync
+    ada.remember("Ada prefers green tea.")
+    ada.revise(ada.remember("Ada lives in Turin.", id="home").records[0].id, text="Ada lives in Milan.")
+    ada.remember("Ada's secret.", id="secret")
+    ada.forget("secret")
+    bob.remember("Bob is allergic to nuts.")
+    store.sync.close()
+    return PAGE.read_text(encoding="utf-8").partition("## From a file to PostgreSQL")[2]
+
+
+def test_the_commands_that_move_a_file_to_a_server_print_what_the_page_shows(
+    vmem: Run, section: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [block] = re.findall(r"^```console\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    monkeypatch.delenv("VMEM_STORE")
+    for entry in block.split("$ ")[1:]:
+        command, _, printed = entry.partition("\n")
+        if command == f"export VMEM_STORE={SHOWN}":
+            monkeypatch.setenv("VMEM_STORE", address)
+        else:
+            program, *arguments = shlex.split(command)
+            ran = vmem(*arguments)
+            assert (program, ran.out + ran.err) == ("vmem", printed)
+    assert vmem("export", "--scope", "user_id=ada").out == Path("ada.jsonl").read_text(encoding="utf-8")
+    assert "Ada prefers green tea." in vmem("search", "her drink", "--scope", "user_id=ada").out
+
+
+def test_the_code_that_moves_all_scopes_to_a_server_does_so_and_again_does_nothing(
+    section: str, schema: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    [code] = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    assert SHOWN in code
+    given: list[Any] = []
+    monkeypatch.setattr(
+        "vmem_core.PostgresStore", lambda dsn: given.append(dsn) or PostgresStore(server_uri(), schema=schema)
+    )
+    for _ in range(2):
+        names: dict[str, Any] = {}
+        exec(compile(code, str(PAGE), "exec"), names)
+        assert [MemorySession(names["new"], scope).sync.count() for scope in (ADA, BOB)] == [2, 1]
+        for store in (names["old"], names["new"]):
+            store.sync.close()
+    assert given == [SHOWN, SHOWN]
+
+
 def test_an_address_is_never_printed(vmem: Run, filled: str, address: str) -> None:
     for command in (("list",), ("doctor",), ("search", "tea"), ("forget", filled, "--yes"), ("list",)):
         ran = vmem(*command, "--store", address)
         assert server_uri() not in ran.out + ran.err
 
 
-def test_a_server_that_is_away_is_told_in_one_line(vmem: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from vmem_core.stores import _postgres
-
-    monkeypatch.setitem(_postgres._POOL, "timeout", 0.2)
+def test_a_server_that_is_away_is_told_in_one_line(vmem: Run) -> None:
     ran = vmem("list", "--store", "postgresql:///memory?host=/nowhere")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.startswith("vmem: the server cannot be reached")
+    assert lines(ran.err) == [
+        "vmem: no PostgreSQL server listens at '/nowhere', port 5432; start it, or correct host and port in the "
+        "connection string"
+    ]
 
 
 def test_the_demo_wants_a_file(vmem: Run, address: str) -> None:

@@ -82,9 +82,13 @@ def tracing_ends_with_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_a_page_run_and_log_no_fault(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.chdir(tmp_path)
     run_page(page)
+    logged = [record.getMessage() for record in caplog.records if record.name.startswith("vmem_")]
+    assert [message for message in logged if " failed" in message] == []
 
 
 @pytest.mark.parametrize("name", list(modules()))

@@ -20,6 +20,7 @@ from vmem_core import (
     InvalidRequestError,
     LegacyRecord,
     MemorySession,
+    PostgresStore,
     Record,
     Scope,
     SqliteStore,
@@ -242,6 +243,23 @@ async def test_a_file_that_is_no_legacy_store_is_refused_and_stays_as_it_is(tmp_
         assert isinstance(error, InvalidRequestError)
         assert (error.path, words in str(error), str(tmp_path) in str(error)) == ("path", True, False)
     assert not (tmp_path / "missing.db").exists()
+
+
+async def test_a_store_of_this_library_is_refused_as_one_with_the_way_to_move_it(tmp_path: Path) -> None:
+    file = SqliteStore(tmp_path / "memory.db")
+    with fresh_schema() as schema:
+        server = PostgresStore(server_uri(), schema=schema)
+        for store, source, path in (
+            (file, from_deuz_sqlite(tmp_path / "memory.db"), "path"),
+            (server, from_deuz_postgres(server_uri(), schema=schema), "schema"),
+        ):
+            await MemorySession(store, ADA).remember("Ada likes tea.")
+            await store.close()
+            error = await refusal(import_legacy(source, InMemoryStore()))
+            assert isinstance(error, InvalidRequestError)
+            assert error.path == path
+            assert "is a store of this library, and needs no import: open it as one (vmem list --store)" in str(error)
+            assert not hasattr(error, "__notes__")  # nothing was read, and to run it again would not help
 
 
 # ------------------------------------------------------------------------------------------------------- Markdown

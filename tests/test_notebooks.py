@@ -11,6 +11,8 @@ import pytest
 from nbclient import NotebookClient
 from pytest_socket import SocketBlockedError
 
+from vmem_core.display.style import SHEET
+
 NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 
 # Run in the kernel before the first cell: what a notebook may reach is this machine, nothing else.
@@ -46,6 +48,14 @@ def test_a_notebook_is_kept_without_outputs_of_one_machine(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert not [cell for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "error"]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_shows_its_values_as_they_show_themselves_today(path: Path) -> None:
+    outputs = [out for cell in nbformat.read(path, as_version=4).cells for out in cell.get("outputs", [])]
+    pages = [out.data["text/html"] for out in outputs if "text/html" in out.get("data", {})]
+    assert pages, "run it, and keep what it shows"
+    assert [page[:200] for page in pages if SHEET not in page] == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -390,6 +390,14 @@ def test_what_is_no_connection_string_is_refused_at_once_without_quoting_it(dsn:
     assert "S3cret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("dsn", ["mysql://ada:S3cret@localhost/db", "postgresql+psycopg://ada:S3cret@localhost/db"])
+def test_an_address_of_another_kind_is_refused_naming_the_kind_that_is_taken(dsn: str) -> None:
+    with pytest.raises(InvalidRequestError, match="PostgresStore takes postgresql://USER@HOST/DATABASE") as caught:
+        PostgresStore(dsn)
+    assert caught.value.path == "dsn_or_pool"
+    assert "S3cret" not in str(caught.value)
+
+
 async def test_nothing_of_our_own_pool_s_connection_string_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

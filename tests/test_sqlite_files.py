@@ -43,6 +43,13 @@ def test_a_path_that_is_no_file_is_refused_at_once(wrong: Any) -> None:
     assert caught.value.path == "path"
 
 
+@pytest.mark.parametrize("address", ["sqlite:///memory.db", "postgresql://ada:S3cret@db.example/memory", "mysql://x/y"])
+def test_an_address_is_refused_as_no_path_and_not_repeated(address: str) -> None:
+    with pytest.raises(InvalidRequestError, match="with no scheme before it; the address of a server") as caught:
+        SqliteStore(address)
+    assert "S3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("wrong", [30, None, timedelta(seconds=-1), "30 s"])
 def test_a_busy_timeout_must_be_a_timedelta_of_zero_or_more(path: Path, wrong: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:

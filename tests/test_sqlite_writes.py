@@ -51,7 +51,7 @@ def gate() -> Gate:
 async def together(store: SqliteStore, gate: Gate, *writes: Awaitable[Any]) -> list[Any]:
     """What writes answer that share a commit: they wait while the one before them is held."""
     gate.seen.clear()
-    gate.hold("loaded")
+    gate.hold("before commit")
     first = asyncio.ensure_future(open_memory(store).remember("the one before"))
     await gate.reached()
     tasks = await queued(store, *writes)
@@ -126,10 +126,9 @@ async def test_a_commit_that_fails_fails_all_that_share_it_and_each_may_be_sent_
     def writes() -> list[Awaitable[Any]]:
         return [memory.remember(f"fact {n}", operation_id=f"o{n}") for n in range(8)]
 
-    gate.hold("loaded")
+    gate.hold("before commit")
     first = asyncio.ensure_future(memory.remember("the one before"))
     await gate.reached()
-    gate.let_pass("before commit")
     gate.fail("before commit", sqlite3.OperationalError("disk I/O error"))
     tasks = await queued(store, *writes())
     gate.open()
@@ -146,12 +145,12 @@ async def test_a_commit_that_fails_fails_all_that_share_it_and_each_may_be_sent_
 
 async def test_a_fault_of_ours_in_one_operation_fails_no_other(store: SqliteStore, gate: Gate) -> None:
     memory = open_memory(store)
-    gate.hold("loaded")
+    gate.hold("before commit")
     first = asyncio.ensure_future(memory.remember("the one before"))
     await gate.reached()
-    gate.let_pass("applied")
-    gate.let_pass("applied")
-    gate.fail("applied", RuntimeError("a fault"))
+    for _ in ("in the group", "alone, after it was rolled back"):
+        gate.let_pass("applied")
+        gate.fail("applied", RuntimeError("a fault"))
     tasks = await queued(store, *(memory.remember(f"fact {n}", operation_id=f"o{n}") for n in range(8)))
     gate.open()
     await first
@@ -160,6 +159,64 @@ async def test_a_fault_of_ours_in_one_operation_fails_no_other(store: SqliteStor
     assert [answer.receipt.scope_revision for answer in answers] == list(range(2, 9))
     assert await memory.receipt("o1") is None
     assert await memory.count() == await memory.scope_revision() == 8
+
+
+async def test_a_fault_that_is_gone_when_each_is_tried_alone_fails_none(store: SqliteStore, gate: Gate) -> None:
+    memory = open_memory(store)
+    gate.hold("before commit")
+    first = asyncio.ensure_future(memory.remember("the one before"))
+    await gate.reached()
+    gate.let_pass("applied")
+    gate.fail("applied", sqlite3.OperationalError("disk I/O error"))
+    tasks = await queued(store, *(memory.remember(f"fact {n}") for n in range(4)))
+    gate.open()
+    await first
+    answers = await asyncio.gather(*tasks)
+    assert [(answer.receipt.scope_revision, answer.replayed) for answer in answers] == [(n, False) for n in range(2, 6)]
+    assert await memory.count() == await memory.scope_revision() == 5
+
+
+async def test_operations_that_come_before_a_commit_share_it(store: SqliteStore, gate: Gate) -> None:
+    memory = open_memory(store)
+    gate.hold("applied")
+    first = asyncio.ensure_future(memory.remember("the first"))
+    await gate.reached()
+    tasks = await queued(store, *(memory.remember(f"fact {n}") for n in range(5)))
+    gate.open()
+    answers = [await first, *await asyncio.gather(*tasks)]
+    assert [answer.receipt.scope_revision for answer in answers] == list(range(1, 7))
+    assert gate.seen.count("before commit") == 1
+
+
+async def test_a_long_text_that_comes_before_a_commit_waits_for_the_next(store: SqliteStore, gate: Gate) -> None:
+    memory = open_memory(store)
+    gate.hold("applied")
+    first = asyncio.ensure_future(memory.remember("the first"))
+    await gate.reached()
+    long = memory.remember_many([Draft("tea " * 2_000) for _ in range(3)])
+    tasks = await queued(store, memory.remember("joins"), long, memory.remember("keeps its place"))
+    gate.open()
+    answers = [await first, *await asyncio.gather(*tasks)]
+    assert [answer.receipt.scope_revision for answer in answers] == [1, 2, 3, 4]
+    assert gate.seen.count("before commit") == 2
+
+
+async def test_one_that_joined_and_cannot_be_applied_fails_no_other(store: SqliteStore, gate: Gate) -> None:
+    memory = open_memory(store)
+    gate.hold("applied")
+    first = asyncio.ensure_future(memory.remember("the first"))
+    await gate.reached()
+    gate.let_pass("applied")
+    gate.fail("applied", RuntimeError("in the group"))
+    gate.let_pass("applied")
+    gate.let_pass("applied")
+    gate.fail("applied", RuntimeError("alone"))
+    tasks = await queued(store, *(memory.remember(f"fact {n}", operation_id=f"o{n}") for n in range(3)))
+    gate.open()
+    answers = await asyncio.gather(first, *tasks, return_exceptions=True)
+    assert isinstance(answers.pop(2), RuntimeError)
+    assert [answer.receipt.scope_revision for answer in answers] == [1, 2, 3]
+    assert await memory.receipt("o1") is None
 
 
 async def test_more_operations_than_one_commit_takes_are_all_applied(store: SqliteStore, gate: Gate) -> None:
@@ -268,3 +325,25 @@ async def test_a_fault_before_the_commit_leaves_nothing(store: SqliteStore, gate
     assert (await memory.receipt("k1"), await memory.count(), await memory.scope_revision()) == (None, 0, 0)
     assert await store.embeddings.active() is None
     assert not (await memory.remember("Tea at 4", operation_id="k1")).replayed
+
+
+async def test_only_what_need_not_last_leaves_full_durability_and_comes_back_to_it_also_after_a_fault(
+    store: SqliteStore,
+) -> None:
+    await store.scopes()
+    engine, sent = store._opened(), []
+    engine.write(lambda connection: connection.set_trace_callback(sent.append)).result()
+
+    def durability() -> list[str]:
+        told = [statement for statement in sent if "synchronous" in statement]
+        sent.clear()
+        return told
+
+    engine.transact(lambda connection: None, lasting=True).result()
+    assert durability() == []
+    there_and_back = ["pragma synchronous = normal", "pragma synchronous = full"]
+    engine.transact(lambda connection: None, lasting=False).result()
+    assert durability() == there_and_back
+    with pytest.raises(ZeroDivisionError):
+        engine.transact(lambda connection: 1 // 0, lasting=False).result()
+    assert durability() == there_and_back

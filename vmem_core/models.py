@@ -419,7 +419,8 @@ def _bytes(row: np.ndarray) -> bytes:
 class LocalEmbedder:
     """Embeds offline, with no key: the static word table that comes inside the ``wordllama`` wheel (256 dimensions).
 
-    Quick and small, and weaker than a transformer: a good default to start with.
+    Quick and small, and weaker than a transformer: a good default to start with. Its ranks would put more wrong records
+    first than words alone do, its scores do not: a session that is not told otherwise fuses by ``scores``.
 
     Raises:
         UnsupportedError: If the ``local`` extra is not installed.
@@ -427,6 +428,7 @@ class LocalEmbedder:
 
     model = model_id = "wordllama-l2-256"
     accounted = True  # it costs nothing, and says so
+    fusion = "scores"
 
     def __init__(self) -> None:
         self._loaded: Any = None

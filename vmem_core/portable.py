@@ -14,6 +14,7 @@ import json
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from vmem_core.errors import InvalidRequestError, UnsupportedError
@@ -216,6 +217,9 @@ class Reader:
     _counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_ORDER[:4], 0))
     # Of each record the revision that must come next, 8 bytes; _COMPLETE: none may.
     _next: array[int] = field(default_factory=lambda: array("q"))
+    _met: set[str] = field(default_factory=set)  # the ids of the records, then of the operations
+    _last_receipt: int = 0
+    _last_message: str = ""
 
     def read(self, line: str) -> Part | None:
         """The part that a line holds; None for the first and the last one.
@@ -232,7 +236,9 @@ class Reader:
         kind = next((kind for kind in _ORDER if kind in data), None)
         if kind is None or _ORDER.index(kind) < self._stage:
             raise _refuse(self._lines, "is no line of an export, or stands in the wrong place")
-        self._stage = _ORDER.index(kind)
+        if _ORDER.index(kind) > self._stage:
+            self._stage = _ORDER.index(kind)
+            self._met.clear()
         if kind == "end":
             self._read_end(data)
             return None
@@ -241,18 +247,36 @@ class Reader:
             self._follow(part)
         except (InvalidRequestError, LookupError, TypeError, ValueError):
             raise _refuse(self._lines, f"holds a {kind} that is not as it was written") from None
+        self._meet(kind, part)
         self._counts[kind] += 1
         self._seen(line)
         return part
 
     def _follow(self, part: Part) -> None:
-        """Refuse a revision that is not the next one of its record, which is kept by where it stands."""
+        """Refuse what does not follow on the part before it: its record's revision, or the part itself."""
         if isinstance(part, RecordPart):
             self._next.append(_FIRST if part.forgotten_at is None else _COMPLETE)
         elif isinstance(part, RevisionPart):
             if part.revision != self._next[part.place]:
                 raise ValueError
             self._next[part.place] = _COMPLETE if part.current else part.revision + 1
+        elif isinstance(part, ReceiptPart):
+            written, mentions = part.stored.receipt.scope_revision, part.mentions
+            if written <= self._last_receipt or any(one >= other for one, other in pairwise(mentions)):
+                raise ValueError
+            self._last_receipt = written
+        elif part.message_id <= self._last_message:
+            raise ValueError
+        else:
+            self._last_message = part.message_id
+
+    def _meet(self, kind: str, part: Part) -> None:
+        """Refuse an id that an earlier line of the same kind holds: each store would make something else of it."""
+        if isinstance(part, RecordPart | ReceiptPart):
+            met = part.record_id if isinstance(part, RecordPart) else part.stored.receipt.operation_id
+            if met in self._met:
+                raise _refuse(self._lines, f"holds the id of a {kind} that an earlier line holds")
+            self._met.add(met)
 
     def finish(self) -> Header:
         """The header, once the last line was read.

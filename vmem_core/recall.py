@@ -6,15 +6,17 @@ Owns the checks of a query's arguments and when the query is embedded. Does not 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from vmem_core.errors import EmbeddingMismatchError, InvalidRequestError
 from vmem_core.models import ModelCalls
 from vmem_core.records import KINDS, Scope, check_metadata
-from vmem_core.results import Hit, Hits, Match
+from vmem_core.results import Hit, Hits
 from vmem_core.store import FUSIONS, Found, Fusion, Search, Store, check_count
 from vmem_core.text import check_string, is_blank
-from vmem_core.values import check_choice, check_instant, check_integer
+from vmem_core.values import builder, check_choice, check_instant, check_integer
+
+_build_hit: Final = builder(Hit)  # a store's answers are not checked again
 
 
 def build_search(
@@ -51,10 +53,35 @@ def build_search(
     )
 
 
+def check_reached(asked: int, current: int) -> None:
+    """Refuse a revision that is still to come: what is known at it can change, so that no answer would be exact.
+
+    Args:
+        asked: The revision of the scope that is asked for.
+        current: The one that it has reached.
+
+    Raises:
+        InvalidRequestError: Naming the current one.
+    """
+    if asked > current:
+        raise InvalidRequestError(
+            f"the scope is at revision {current}, and what is known later nobody can tell; give {current} or less",
+            path="at_scope_revision",
+        )
+
+
 def _check_flag(value: object, path: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidRequestError(f"must be True or False, not {type(value).__name__}", path=path)
     return value
+
+
+def fusion_of(asked: Fusion | None, embedder: object) -> Fusion:
+    """The fusion that is asked for, or that the embedder asks for with an attribute ``fusion``, or by ranks."""
+    if asked is not None:
+        return asked
+    wanted = getattr(embedder, "fusion", None)
+    return cast(Fusion, wanted) if wanted in FUSIONS else "rrf"
 
 
 async def recall(store: Store, scope: Scope, search: Search, calls: ModelCalls) -> Hits:
@@ -64,7 +91,10 @@ async def recall(store: Store, scope: Scope, search: Search, calls: ModelCalls) 
 
     Raises:
         EmbeddingMismatchError: If the embedder's model or size is not the store's.
+        InvalidRequestError: If the scope has not reached the revision that is asked for.
     """
+    if search.at_scope_revision is not None:
+        check_reached(search.at_scope_revision, await store.scope_revision(scope))
     if search.text is not None and is_blank(search.text):
         return Hits()
     if search.text is not None and calls.embedder is not None:
@@ -86,4 +116,4 @@ async def _embed_and_search(store: Store, scope: Scope, search: Search, calls: M
 
 
 def _hits(found: list[Found]) -> Hits:
-    return Hits(Hit(f.record, f.score, cast(Match, f.match), f.vector_rank, f.lexical_rank) for f in found)
+    return Hits(_build_hit(f.record, f.score, f.match, f.vector_rank, f.lexical_rank) for f in found)

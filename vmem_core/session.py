@@ -75,7 +75,8 @@ class MemorySession:
             on with this one: no call meets a mismatch.
         fusion: How ``recall`` makes one list of what meaning and words find: ``"rrf"`` by ranks, or ``"scores"`` by a
             sum of scores, which put more right records first in what was measured (``benchmarks/README.md``), above
-            all with a weak embedder.
+            all with a weak embedder. None: what the embedder in use asks for with an attribute ``fusion``, as
+            ``LocalEmbedder`` does, else ``"rrf"``.
 
     Raises:
         InvalidRequestError: For a wrong argument.
@@ -105,7 +106,7 @@ class MemorySession:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         new_id: Callable[[], str] | None = None,
         next_embedder: Any = None,
-        fusion: Fusion = "rrf",
+        fusion: Fusion | None = None,
     ) -> None:
         arguments.check_parts(store, limits, new_id, ledger)
         check_optional_text(llm_model_id, "llm_model_id")
@@ -117,7 +118,7 @@ class MemorySession:
         self._attempts = check_integer(max_conflict_retries, "max_conflict_retries", least=1)
         self._listeners = listeners.check_listeners(on_forget)
         self._new_id = new_id or default_new_id
-        self._fusion = cast(Fusion, check_choice(fusion, FUSIONS, "fusion"))
+        self._fusion = None if fusion is None else cast(Fusion, check_choice(fusion, FUSIONS, "fusion"))
 
     def __repr__(self) -> str:
         return f"MemorySession({self._store!r}, {self._scope!r})"
@@ -437,7 +438,8 @@ class MemorySession:
             kind: Only this kind.
             top_k: How many, 1 to 1,000.
             recorded_as_of: What the store knew at this instant, inclusive.
-            at_scope_revision: What the store knew at this scope revision; not with ``recorded_as_of``.
+            at_scope_revision: What the store knew at this scope revision, the current one at most; not with
+                ``recorded_as_of``.
             include_retracted: Retracted records too.
             include_expired: Expired records too.
             metadata: Only records whose metadata holds these top-level values, equal as JSON.
@@ -456,7 +458,7 @@ class MemorySession:
             include_retracted=include_retracted,
             include_expired=include_expired,
             metadata=check_metadata(metadata),
-            fusion=self._fusion if fusion is None else fusion,
+            fusion=recall.fusion_of(self._fusion if fusion is None else fusion, self._calls.embedder),
         )
         with tracing.span("recall") as span:
             hits = await recall.recall(self._store, self._scope, search, self._calls)
@@ -651,7 +653,7 @@ class MemorySession:
     def _told(self, span: tracing.Span, outcome: Outcome, retries: int = 0) -> WriteResult:
         """What the caller and the span are told of a write."""
         span.record(records=len(outcome.records), retries=retries, generation=self._generation_number())
-        return WriteResult(outcome.receipt, outcome.replayed, outcome.records, retries, outcome.present)
+        return writes.result_of(outcome, retries)
 
     def _made_id(self) -> str:
         return self._check_id(self._new_id(), "new_id()")

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from vmem_core.logs import log
 from vmem_core.models import ModelCalls, PluggedEmbedder
 from vmem_core.operations import Remember, Revise
 from vmem_core.plan import Outcome
-from vmem_core.results import Generation
+from vmem_core.results import Generation, WriteResult
 from vmem_core.store import Store
+from vmem_core.values import builder
+
+_build_result: Final = builder(WriteResult)  # a store's answers are not checked again
 
 
 async def embed_and_run(store: Store, calls: ModelCalls, operation: Remember | Revise, *, is_retry: bool) -> Outcome:
@@ -39,6 +42,11 @@ async def embed_and_run(store: Store, calls: ModelCalls, operation: Remember | R
         return await store.run(operation.with_vectors(await calls.embed_documents(operation.texts())))
 
     return await commit(store, calls, operation.texts(), attempt)
+
+
+def result_of(outcome: Outcome, retries: int) -> WriteResult:
+    """What the caller of a write is told."""
+    return _build_result(outcome.receipt, outcome.replayed, outcome.records, retries, outcome.present)
 
 
 async def commit(

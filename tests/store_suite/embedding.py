@@ -294,11 +294,20 @@ async def test_a_session_fuses_as_it_was_told_unless_a_recall_says_otherwise(sto
     assert (await memory.recall("tea", fusion="rrf"))[0].score == pytest.approx(2 / 61)
 
 
-@pytest.mark.parametrize("fusion", ["max", "", 1, None])
+async def test_an_embedder_can_ask_for_its_fusion_and_the_session_has_the_last_word(store: Store) -> None:
+    embedder = FakeEmbedder()
+    embedder.fusion = "scores"  # type: ignore[attr-defined]
+    memory = MemorySession(store, ADA, embedder=embedder)
+    await memory.remember("tea with milk")
+    assert (await memory.recall("tea"))[0].score == pytest.approx(1.0)
+    by_ranks = MemorySession(store, ADA, embedder=embedder, fusion="rrf")
+    assert (await by_ranks.recall("tea"))[0].score == pytest.approx(2 / 61)
+
+
+@pytest.mark.parametrize("fusion", ["max", "", 1])
 async def test_an_unknown_fusion_is_refused(store: Store, fusion: object) -> None:
-    if fusion is not None:  # None: the session's
-        with pytest.raises(InvalidRequestError) as caught:
-            await MemorySession(store, ADA).recall("tea", fusion=fusion)  # type: ignore[arg-type]
-        assert caught.value.path == "fusion"
+    with pytest.raises(InvalidRequestError) as caught:
+        await MemorySession(store, ADA).recall("tea", fusion=fusion)  # type: ignore[arg-type]
+    assert caught.value.path == "fusion"
     with pytest.raises(InvalidRequestError):
         MemorySession(store, ADA, fusion=fusion)  # type: ignore[arg-type]

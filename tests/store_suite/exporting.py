@@ -251,6 +251,21 @@ def read(exported: Sequence[str]) -> tuple[Header, list[Part]]:
     return reader.finish(), parts
 
 
+def twice(kind: type[Part], change: Callable[[Any, Any], Part]) -> Callable[[list[Part]], list[Part]]:
+    """The second part of a kind is changed by what the first one is."""
+
+    def spoil(parts: list[Part]) -> list[Part]:
+        first, second = [at for at, part in enumerate(parts) if isinstance(part, kind)][:2]
+        return [*parts[:second], change(parts[second], parts[first]), *parts[second + 1 :]]
+
+    return spoil
+
+
+def with_id_of(part: ReceiptPart, first: ReceiptPart) -> Part:
+    receipt = replace(part.stored.receipt, operation_id=first.stored.receipt.operation_id)
+    return ReceiptPart(replace(part.stored, receipt=receipt), part.mentions)
+
+
 HOLED: dict[str, Callable[[list[Part]], list[Part]]] = {
     "a hole": revised(1, 3),
     "no first one": revised(2, 3),
@@ -262,11 +277,18 @@ HOLED: dict[str, Callable[[list[Part]], list[Part]]] = {
     "one after the current": revised(1, 2, current=(0,)),
     "of a forgotten record": revised(1, place=2),
     "of a record that is not there": lambda parts: [parts[0], *parts[2:]],
+    "a record's id twice": twice(RecordPart, lambda part, first: replace(part, record_id=first.record_id)),
+    "a forgotten record's id twice": lambda parts: [RecordPart("gone", 1), *parts[1:]],
+    "an operation twice": twice(ReceiptPart, lambda part, first: first),
+    "an operation's id twice": twice(ReceiptPart, with_id_of),
+    "a message twice": lambda parts: [*parts, MessagePart("m"), MessagePart("m")],
+    "messages in another order": lambda parts: [*parts, MessagePart("n"), MessagePart("m")],
+    "a record met twice": twice(ReceiptPart, lambda part, first: replace(part, mentions=(0, 0))),
 }
 
 
 @pytest.mark.parametrize("spoil", HOLED.values(), ids=HOLED.keys())
-async def test_an_export_whose_revisions_do_not_follow_each_other_to_the_current_one_is_refused_whole(
+async def test_an_export_whose_parts_do_not_follow_each_other_or_stand_twice_is_refused_whole(
     store: Store, clock: Clock, spoil: Callable[[list[Part]], list[Part]]
 ) -> None:
     origin = InMemoryStore(clock=clock)
@@ -284,6 +306,16 @@ async def test_an_export_whose_revisions_do_not_follow_each_other_to_the_current
     whole = made_of(header, revised(1, 2, 3)(parts))
     assert (await import_jsonl(store, whole)).imported == 3
     assert [record.revision for record in await open_memory(store).history("tea")] == [1, 2, 3]
+
+
+async def test_an_id_that_stands_twice_in_an_export_is_told_with_its_line(store: Store, clock: Clock) -> None:
+    origin = InMemoryStore(clock=clock)
+    await open_memory(origin).remember_many([Draft("one", "a"), Draft("two", "b")])
+    header, parts = read(await lines(origin))
+    error = await refusal(import_jsonl(store, made_of(header, HOLED["a record's id twice"](parts))))
+    assert str(error) == (
+        "lines[2]: holds the id of a record that an earlier line holds; nothing was imported: export the scope again"
+    )
 
 
 async def pruned(store: Store, clock: Clock) -> list[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from fakes import START, Clock, FakeEmbedder, ids, texts, word_vector
+from fakes import START, Clock, FakeEmbedder, ids, refusal, texts, word_vector
 
-from vmem_core import Draft, MemorySession
+from vmem_core import Draft, InvalidRequestError, MemorySession
 
 MICRO = timedelta(microseconds=1)
 
@@ -33,12 +33,24 @@ async def test_as_of_a_scope_revision_is_exact(ada: MemorySession) -> None:
     await ada.remember("tea other", id="b")
     await ada.revise("a", text="tea two")
     await ada.retract("b")
-    known = [[], ["tea one"], ["tea other", "tea one"], ["tea two", "tea other"], ["tea two"], ["tea two"]]
+    known = [[], ["tea one"], ["tea other", "tea one"], ["tea two", "tea other"], ["tea two"]]
     for revision, expected in enumerate(known):
         assert texts(await ada.recall(at_scope_revision=revision)) == expected
         assert sorted(texts(await ada.recall("tea", at_scope_revision=revision))) == sorted(expected)
-    for beyond in (2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**70):
-        assert texts(await ada.recall("tea", at_scope_revision=beyond)) == ["tea two"]
+
+
+async def test_a_scope_revision_that_is_still_to_come_is_refused_naming_the_current_one(ada: MemorySession) -> None:
+    error = await refusal(ada.recall("tea", at_scope_revision=1))
+    assert str(error) == (
+        "at_scope_revision: the scope is at revision 0, and what is known later nobody can tell; give 0 or less"
+    )
+    await ada.remember("tea")
+    for beyond in (2, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**70):
+        for text in ("tea", None, " "):
+            error = await refusal(ada.recall(text, at_scope_revision=beyond))
+            assert isinstance(error, InvalidRequestError)
+            assert "the scope is at revision 1, " in str(error)
+    assert texts(await ada.recall("tea", at_scope_revision=1)) == ["tea"]
 
 
 async def test_revisions_of_one_instant_are_told_apart_by_scope_revision(ada: MemorySession, clock: Clock) -> None:

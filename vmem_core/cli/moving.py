@@ -41,7 +41,7 @@ from vmem_core.cli import opening, output
 from vmem_core.cli.commands import DEFAULT_STORE, JsonOption, ScopeOption, StoreOption, app
 from vmem_core.cli.opening import Stop
 from vmem_core.legacy.records import agrees
-from vmem_core.portable import FORMAT, Reader
+from vmem_core.portable import FORMAT, Header, Reader
 
 _NOT_FOR_EXPORTS: Final = {"origin": "--origin", "prefix": "--prefix", "text": "--text", "record_id": "--id"}
 _SQLITE_MAGIC: Final = b"SQLite format 3\x00"
@@ -112,6 +112,10 @@ def import_(
     if not (dry_run and not os.path.exists(store)) and not _is_same(source, store):
         opening.refuse_other_files(store)
     if found is System.EXPORT:
+        if not (dry_run or opening.is_server(store) or os.path.exists(store)) and os.path.isfile(source):
+            # It is read once more: a store that nothing goes into is not made. What comes through a pipe comes once.
+            with _export_lines(source, asked, context) as given:
+                _check_export(given)
         with _export_lines(source, asked, context) as given, _target(store, dry_run) as opened:
             result = _import_export(given, opened, dry_run)
     else:
@@ -149,6 +153,10 @@ def _recognise(source: str) -> System:
         return System.DEUZ_REDIS
     if scheme in ("postgres", "postgresql"):
         return System.DEUZ_POSTGRES
+    if scheme and not os.path.exists(source):
+        raise Stop(
+            f"an import reads files, folders, redis://… and postgresql://…; it knows no {output.visible(scheme)}://", 2
+        )
     if os.path.isdir(source):
         return System.DEUZ_MARKDOWN
     with open(source, "rb") as file:  # an OSError says which file
@@ -203,20 +211,25 @@ def _check_scope(first: str, asked: Scope | None) -> None:
 
 
 def _import_export(lines: Iterator[str], store: Any, dry_run: bool) -> ImportResult:
-    with _progress("importing") as tell:
-        if not dry_run:
+    if not dry_run:
+        with _progress("importing") as tell:
             return run_sync(import_jsonl(store, _counted(lines, tell)))
-        reader = Reader()
-        for line in _counted(lines, tell):
-            if line.strip():
-                reader.read(line)
-    header = reader.finish()
+    header = _check_export(lines)
     if revision := store.sync.scope_revision(header.scope):
         raise Stop(
             f"scope {opening.spell_scope(header.scope)} is at revision {revision} there, and an export goes only into "
             "a scope that was never written"
         )
     return ImportResult(header.records, header.records, 0, {})
+
+
+def _check_export(lines: Iterator[str]) -> Header:
+    reader = Reader()
+    with _progress("checking") as tell:
+        for line in _counted(lines, tell):
+            if line.strip():
+                reader.read(line)
+    return reader.finish()
 
 
 def _counted(lines: Any, tell: Callable[[int, int | None], None]) -> Iterator[str]:

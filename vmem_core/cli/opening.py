@@ -8,6 +8,7 @@ looks at a file never makes one, and never makes a store of another program's da
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import importlib.util
 import json
 import os
@@ -23,6 +24,8 @@ from urllib.parse import unquote
 from vmem_core import LocalEmbedder, MemorySession, PostgresStore, Scope, SqliteStore, sync
 
 AnyStore = SqliteStore | PostgresStore
+SERVERS: Final = ("postgresql", "postgres")
+_KEYWORD: Final = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|service|sslmode)\s*=")
 FIELDS: Final = tuple(field.name for field in dataclasses.fields(Scope))
 _PART: Final = re.compile(rf"({'|'.join(FIELDS)})=(.*)", re.DOTALL)
 _NEXT_PART: Final = re.compile(rf",(?=(?:{'|'.join(FIELDS)})=)")
@@ -65,11 +68,20 @@ def parse_scope(options: Sequence[str]) -> Scope | None:
     for part in (part for option in options for part in _NEXT_PART.split(option)):
         found = _PART.fullmatch(part)
         if found is None:
-            raise Stop(f"--scope {part!r} is not field=value; the fields are {', '.join(FIELDS)}", 2)
+            raise Stop(f"--scope {part!r} {_how_to_write(part)}; the fields are {', '.join(FIELDS)}", 2)
         if found[1] in given:
             raise Stop(f"--scope names {found[1]} twice", 2)
         given[found[1]] = found[2]
     return Scope(**given) if given else None
+
+
+def _how_to_write(part: str) -> str:
+    """What is wrong with a part of ``--scope``, and how it was probably meant."""
+    name, equals, value = (one.strip() for one in part.partition("="))
+    wrong = "is of no field that there is" if equals else "is not field=value"
+    meant = difflib.get_close_matches(name.lower().replace("-", "_"), FIELDS, 1, cutoff=0.5)
+    example = f"{meant[0] if meant else FIELDS[0]}={(value if equals else name) or 'ada'}"
+    return f"{wrong}; write it as --scope {shlex.quote(example)}"
 
 
 def spell_scope(scope: Scope) -> str:
@@ -104,6 +116,7 @@ def opened(target: str) -> Iterator[AnyStore]:
     Raises:
         Stop: If there is no such store: none is made.
     """
+    _check_target(target)
     if not is_server(target):
         if not os.path.exists(target):
             raise Stop(f"there is no file {target}; name one with --store or VMEM_STORE, or make one with `vmem demo`")
@@ -124,11 +137,24 @@ def shown(target: str) -> str:
 @contextmanager
 def closing_store(target: str) -> Iterator[AnyStore]:
     """The store in a file or on a server, made if need be, closed at the end."""
+    _check_target(target)
     store = _server(target) if is_server(target) else SqliteStore(target)
     try:
         yield store
     finally:
         store.sync.close()
+
+
+def _check_target(target: str) -> None:
+    """Refuse what is neither a path nor an address, without a word of what it says: it may hold a password."""
+    scheme, separator, _ = target.partition("://")
+    if separator and scheme not in SERVERS:
+        wrong = f"{scheme}://"
+    elif not separator and _KEYWORD.match(target) and not os.path.exists(target):
+        wrong = "KEYWORD=VALUE"
+    else:
+        return
+    raise Stop(f"--store takes the path of a file, or postgresql://USER@HOST/DATABASE; {wrong} is neither", 2)
 
 
 def _server(target: str) -> PostgresStore:

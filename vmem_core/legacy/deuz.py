@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
 
+from vmem_core.errors import InvalidRequestError
 from vmem_core.legacy.records import LegacyRecord
 from vmem_core.records import Scope
 
 TABLE: Final = "deuz_memory"
+OWN_TABLE: Final = "vmem_schema"  # of a store of this library, whichever it is in
 SCOPE_FIELDS: Final = tuple(field.name for field in fields(Scope))
 FIELDS: Final = (
     "id", "text", "kind", "importance", "created_at", "updated_at", "last_accessed_at", "expires_at", "valid_at",
@@ -23,6 +25,23 @@ FIELDS: Final = (
 )  # fmt: skip
 COLUMNS: Final = (*FIELDS, *SCOPE_FIELDS, "metadata")
 _NOT_CARRIED: Final = frozenset({"hash", "embedding", "embedding_json", "embedding_model_id"})
+
+
+def not_there(name: str, is_store: bool, path: str) -> InvalidRequestError:
+    """What is said of a database without the table.
+
+    Args:
+        name: Of the file or the database.
+        is_store: Whether it holds the tables of this library instead.
+        path: The argument that is wrong.
+    """
+    if is_store:
+        return InvalidRequestError(
+            f"{name} is a store of this library, and needs no import: open it as one (vmem list --store), or write "
+            "each of its scopes with export_jsonl (vmem export) and import those files",
+            path=path,
+        )
+    return InvalidRequestError(f"{name} has no table {TABLE} of memories with id and text", path=path)
 
 
 def camel(name: str) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from vmem_core.errors import InvalidRequestError, StoreUnavailableError, UnsupportedError
-from vmem_core.legacy.deuz import COLUMNS, TABLE, record_of_row
+from vmem_core.errors import StoreUnavailableError, UnsupportedError
+from vmem_core.legacy.deuz import COLUMNS, OWN_TABLE, TABLE, not_there, record_of_row
 from vmem_core.legacy.records import LegacyRecord
 from vmem_core.logs import log
 from vmem_core.text import check_text
@@ -70,12 +70,13 @@ class _Table:
         from psycopg import sql
 
         rows = self._connection.execute(
-            "select column_name from information_schema.columns where table_schema = %s and table_name = %s",
-            (schema, TABLE),
+            "select table_name, column_name from information_schema.columns where table_schema = %s and table_name in "
+            "(%s, %s)",
+            (schema, TABLE, OWN_TABLE),
         ).fetchall()
-        found = {name for (name,) in rows}
+        found = {column for table, column in rows if table == TABLE}
         if not {"id", "text"} <= found:
-            raise InvalidRequestError(f"the database has no table {TABLE} with id and text there", path="schema")
+            raise not_there("the schema", any(table == OWN_TABLE for table, _ in rows), "schema")
         self._columns = [name for name in COLUMNS if name in found]
         order = [name for name in ("created_at", "id") if name in found]
         statement = sql.SQL("select {} from {} order by {}").format(

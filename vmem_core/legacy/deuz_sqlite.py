@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vmem_core.errors import InvalidRequestError
-from vmem_core.legacy.deuz import COLUMNS, TABLE, record_of_row
+from vmem_core.legacy.deuz import COLUMNS, OWN_TABLE, TABLE, not_there, record_of_row
 from vmem_core.legacy.files import check_path
 from vmem_core.legacy.records import LegacyRecord
 
@@ -69,13 +69,15 @@ class _Table:
 
         try:
             rows = self._connection.execute(f"pragma table_info({TABLE})").fetchall()
-            made = self._connection.execute("select sql from sqlite_schema where name = ?", (TABLE,)).fetchone()
+            schema = dict(
+                self._connection.execute("select name, sql from sqlite_schema where type = 'table'").fetchall()
+            )
         except sqlite3.Error as error:
             raise _refuse(self._path, error) from None
         found = {row[1] for row in rows}
         if not {"id", "text"} <= found:
-            raise InvalidRequestError(f"{os.path.basename(self._path)} has no table {TABLE} of memories", path="path")
-        key = "id" if "without rowid" in (made[0] or "").lower() else "rowid"
+            raise not_there(os.path.basename(self._path), OWN_TABLE in schema, "path")
+        key = "id" if "without rowid" in (schema.get(TABLE) or "").lower() else "rowid"
         return [name for name in COLUMNS if name in found], key
 
     def next_rows(self) -> list[LegacyRecord]:

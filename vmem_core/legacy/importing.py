@@ -162,7 +162,8 @@ class _Run:
             raise
         tell(self._done)
         if failure is not None:
-            failure.add_note(self._how_far())
+            if self._scanned:
+                failure.add_note(self._how_far())
             raise failure
         self._warn()
         return self.result()

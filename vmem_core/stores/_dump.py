@@ -66,7 +66,7 @@ def _revision_part(row: Sequence[Any], scope: Scope, low: int) -> RevisionPart:
     entry, number, record_id, revision, scope_revision, recorded_at, current, body = row
     record = None
     if _sql.is_kept(body):
-        record = _sql.load_record(scope, record_id, revision, scope_revision, recorded_at, body)
+        record = _sql.load_doubted_record(scope, record_id, revision, scope_revision, recorded_at, body)
     return RevisionPart(number - low, revision, scope_revision, recorded_at, entry == current, record)
 
 

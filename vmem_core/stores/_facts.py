@@ -218,7 +218,7 @@ class SqlFacts:
         self, scope: ScopeFacts, head: Sequence[Any], row: Sequence[Any]
     ) -> tuple[RevisionFacts, Record | None]:
         _, revision, entry, scope_revision, recorded_at, body = row
-        record = _attempt(_sql.load_record, scope.scope, head[1], revision, scope_revision, recorded_at, body)
+        record = _attempt(_sql.load_doubted_record, scope.scope, head[1], revision, scope_revision, recorded_at, body)
         content: Content = "kept" if record is not None else _content(body)
         named = self._named.get((scope.number << 32) + scope_revision)
         listed = None if named is None else (head[1], revision) in named.written

@@ -45,6 +45,7 @@ from vmem_core.stores._postgres_errors import (
     reading_attempts,
     silence_own_pool,
 )
+from vmem_core.stores._postgres_reach import reach
 from vmem_core.stores._postgres_sql import TABLES, translate
 from vmem_core.stores._postgres_vectors import slack
 from vmem_core.stores._reader import Reader, matrix
@@ -256,6 +257,7 @@ class PostgresEngine:
     def _connect(self) -> Iterator[Any]:
         """A connection whose server is still there: those that ended while they lay in the pool are thrown away."""
         if self._owns_pool and self._pool.closed:
+            reach(str(self._pool.conninfo))  # what is plainly wrong is told at once; later on, a server may restart
             self._pool.open()
         while True:
             with self._pool.connection() as connection:

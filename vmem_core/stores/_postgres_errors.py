@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -21,6 +22,7 @@ from vmem_core.stores._settings import not_ours
 T = TypeVar("T")
 _ATTEMPTS: Final = 12
 _WHERE: Final = ("service", "host", "hostaddr", "port", "dbname", "user", "options")  # of a connection: no credential
+_PORTS: Final = re.compile(r"\d{0,5}(,\d{0,5})*")  # one for each host
 AGAIN: Final = (
     psycopg.errors.SerializationFailure,
     psycopg.errors.DeadlockDetected,
@@ -76,11 +78,14 @@ def check_dsn(dsn: str) -> None:
         InvalidRequestError: For a connection string that cannot be read. The driver's own words would quote it.
     """
     try:
-        psycopg.conninfo.conninfo_to_dict(dsn)
+        parts = psycopg.conninfo.conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
+        parts = None
+    # A host with an @, a port of letters: a password was cut at one of its own characters.
+    if parts is None or "@" in str(parts.get("host", ""))[1:] or not _PORTS.fullmatch(str(parts.get("port", ""))):
         raise InvalidRequestError(
             "is not a connection string; percent-encode special characters of the password", path="dsn_or_pool"
-        ) from None
+        )
 
 
 def database_of(target: Any) -> str | None:

@@ -14,19 +14,22 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
+from vmem_core.operations import build_record
 from vmem_core.plan import StoredReceipt, StoredRequest
 from vmem_core.records import KINDS, ORIGINS, Link, Record, Scope, Source
 from vmem_core.results import Change, Note, Receipt
 from vmem_core.text import json_encoder
-from vmem_core.values import from_micros, to_micros
+from vmem_core.values import builder, from_micros, to_micros
 
 SCHEMA_VERSION: Final = 1
 ERASED: Final = b"\x00" * 48
 ACTIVE, RETRACTED, FORGOTTEN = 1, 0, -1
 UNFINISHED: Final = -2  # only inside the transaction that restores an export
 _LOWEST = (1 << 32) - 1
+_build_source, _build_link = builder(Source), builder(Link)
 
 TABLES: Final = (
     "create table vmem_schema(version integer not null)",
@@ -304,27 +307,40 @@ def is_kept(body: str | None) -> bool:
 def load_record(
     scope: Scope, record_id: str, revision: int, scope_revision: int, recorded_at: int, body: str
 ) -> Record:
-    """A revision from its row."""
+    """A revision from its row. What it says was checked before it was written and is not checked again."""
     data = json.loads(body)
     expires = data["expires_at"]
-    return Record(
-        id=record_id,
-        revision=revision,
-        scope=scope,
-        text=data["text"],
-        kind=KINDS[data["kind"]],
-        origin=ORIGINS[data["origin"]],
-        status="active" if data["active"] else "retracted",
-        sources=tuple(Source(**source) for source in data["sources"]),
-        links=tuple(Link(*link) for link in data["links"]),
-        importance=data["importance"],
-        metadata=data["metadata"],
-        created_at=from_micros(data["created_at"]),
-        recorded_at=from_micros(recorded_at),
-        expires_at=None if expires is None else from_micros(expires),
-        operation_id=data["operation_id"],
-        scope_revision=scope_revision,
+    return build_record(
+        record_id,
+        revision,
+        scope,
+        data["text"],
+        KINDS[data["kind"]],
+        ORIGINS[data["origin"]],
+        "active" if data["active"] else "retracted",
+        tuple([_build_source(*map(source.get, _SOURCE_FIELDS)) for source in data["sources"]]),
+        tuple([_build_link(*link) for link in data["links"]]),
+        data["importance"],
+        data["metadata"],
+        from_micros(data["created_at"]),
+        from_micros(recorded_at),
+        None if expires is None else from_micros(expires),
+        data["operation_id"],
+        scope_revision,
     )
+
+
+def load_doubted_record(
+    scope: Scope, record_id: str, revision: int, scope_revision: int, recorded_at: int, body: str
+) -> Record:
+    """A revision from a row that somebody else may have changed.
+
+    Raises:
+        InvalidRequestError: If it says what no record can say.
+    """
+    loaded = load_record(scope, record_id, revision, scope_revision, recorded_at, body)
+    sources, links = tuple(map(replace, loaded.sources)), tuple(map(replace, loaded.links))
+    return replace(loaded, sources=sources, links=links)
 
 
 def receipt_body(receipt: Receipt) -> str:

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from math import inf
 from typing import Final, NamedTuple, TypeVar
 
 from vmem_core import indexing
@@ -39,8 +40,12 @@ from vmem_core.stores._sqlite_setup import StoreConnection, connect, set_journal
 
 T = TypeVar("T")
 _LARGEST_GROUP: Final = 64  # operations that share a commit
+_LONGEST_LATE: Final = 20_000  # characters whose tokens may be made while the file is locked: a millisecond or two
 _LONGEST_WAIT: Final = timedelta(days=24)  # SQLite counts milliseconds in 32 bits; beyond it would not wait at all
 _FORGETS: Final = ("forget", "forget_scope")
+
+
+_Waiting = tuple[Operation, Call[Outcome]]
 
 
 class _Applied(NamedTuple):
@@ -87,7 +92,7 @@ class Engine:
         self._cache_bytes, self._probe = cache_bytes, probe
         self._language: str | None = None
         self._reader: Reader | None = None
-        self._pending: deque[tuple[Operation, Call[Outcome]]] = deque()
+        self._pending: deque[_Waiting] = deque()
         self._scrub_owed = True  # whoever had the file before may have died between a forget and its scrub
         self._writer_connection = Connection(self._open_writer)
         self._reader_connection = Connection(self._open_reader)
@@ -187,7 +192,8 @@ class Engine:
                     result = function(connection)
                     self._probe("before commit")
             finally:
-                connection.execute("pragma synchronous = full")
+                if not lasting:
+                    connection.execute("pragma synchronous = full")
             self._probe("after commit")
             return result
 
@@ -249,35 +255,46 @@ class Engine:
     # --- on the writer's thread -------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Commit what waits: a savepoint each, so that one refused operation fails no other."""
-        group: list[tuple[Operation, Call[Outcome]]] = []
-        while self._pending and len(group) < _LARGEST_GROUP:
+        """Commit what waits, together; one refused operation fails no other."""
+        group = self._waiting(_LARGEST_GROUP)
+        if group:
+            results = self._commit_group(group)
+            settle((call, result) for (_, call), result in zip(group, results, strict=True))
+
+    def _waiting(self, most: int, *, longest: float = inf) -> list[_Waiting]:
+        """Take what waits and was not cancelled, in order: so many, and up to the first with a longer text."""
+        taken: list[_Waiting] = []
+        while self._pending and len(taken) < most and sum(map(len, self._pending[0][0].texts())) <= longest:
             operation, call = self._pending.popleft()
             if call.claim():
-                group.append((operation, call))
-        if group:
-            settled = self._commit_group([operation for operation, _ in group])
-            settle((call, result) for (_, call), result in zip(group, settled, strict=True))
+                taken.append((operation, call))
+        return taken
 
-    def _commit_group(self, operations: list[Operation]) -> list[Outcome | BaseException]:
+    def _commit_group(self, group: list[_Waiting], *, alone: bool = False) -> list[Outcome | BaseException]:
+        """Commit operations together, and those that join them before the commit: they are added to the group."""
         try:
             connection = self._writer_connection.opened()
-            tokens = [self._tokens(operation) for operation in operations]
+            tokens = [self._tokens(operation) for operation, _ in group]
             connection.execute("begin immediate")
         except BaseException as error:  # noqa: BLE001 - handed to every caller
-            return [translate(error) for _ in operations]
+            return [translate(error) for _ in group]
+        results: list[_Applied | BaseException] = []
         try:
-            results = [
-                self._one(connection, operation, token, alone=len(operations) == 1)
-                for operation, token in zip(operations, tokens, strict=True)
-            ]
+            for (operation, _), token in zip(tuple(group), tokens, strict=True):
+                results.append(self._one(connection, operation, token))
+            while not alone and (late := self._waiting(_LARGEST_GROUP - len(group), longest=_LONGEST_LATE)):
+                group += late
+                for operation, _ in late:
+                    results.append(self._one(connection, operation, self._tokens(operation)))
             self._probe("before commit")
             connection.execute("commit")
             self._probe("after commit")
         except BaseException as error:  # noqa: BLE001 - handed to every caller
             if connection.in_transaction:
                 connection.execute("rollback")
-            return [translate(error) for _ in operations]
+            if 1 < len(group) > len(results):  # one could not be applied: nobody else is to suffer for it
+                return [self._commit_group([one], alone=True)[0] for one in group]
+            return [translate(error) for _ in group]
         return self._after_commit(connection, results)
 
     def _tokens(self, operation: Operation) -> dict[str, bytes]:
@@ -285,30 +302,28 @@ class Engine:
         return indexing.token_table(operation.texts(), self._language)
 
     def _one(
-        self, connection: StoreConnection, operation: Operation, tokens: dict[str, bytes], *, alone: bool
+        self, connection: StoreConnection, operation: Operation, tokens: dict[str, bytes]
     ) -> _Applied | BaseException:
-        """One operation inside the group's transaction; its error undoes only what it did itself."""
-        if not alone:
-            connection.execute("savepoint operation")
+        """One operation inside the group's transaction.
+
+        Returns:
+            What it did, or why it was refused: then it has written nothing.
+
+        Raises:
+            Exception: What kept a plan from being applied: part of it may be written.
+        """
         try:
             loaded = _transaction.load(connection, operation, self.clock)
             self._probe("loaded")
             plan = operation.decide(loaded.snapshot)
-            if not plan.replayed:
-                _transaction.apply(connection, plan, operation.scope, loaded, tokens)
-            self._probe("applied")
-            outcome = _transaction.outcome(connection, plan)
         except Exception as error:
             if not connection.in_transaction:
                 raise  # SQLite has given up the whole transaction: nobody's work stands
-            if alone:
-                raise
-            connection.execute("rollback to operation")
-            connection.execute("release operation")
             return translate(error)
-        if not alone:
-            connection.execute("release operation")
-        return _Applied(plan, outcome, loaded.state.generation)
+        if not plan.replayed:
+            _transaction.apply(connection, plan, operation.scope, loaded, tokens)
+        self._probe("applied")
+        return _Applied(plan, _transaction.outcome(connection, plan), loaded.state.generation)
 
     def _after_commit(
         self, connection: StoreConnection, results: list[_Applied | BaseException]

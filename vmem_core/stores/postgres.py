@@ -6,7 +6,8 @@ Owns the store as callers see it. Does not own connections and transactions (``_
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from vmem_core.clock import Clock, check_clock
 from vmem_core.errors import InvalidRequestError, UnsupportedError
@@ -20,6 +21,7 @@ from vmem_core.values import check_choice, check_integer
 if TYPE_CHECKING:
     from vmem_core.stores._postgres import PostgresEngine
 
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _LONGEST_NAME = 63  # bytes of an identifier in PostgreSQL
 
 
@@ -112,7 +114,7 @@ class PostgresStore(SqlStore):
 
 def _check_target(target: Any) -> Any:
     if isinstance(target, str):
-        return check_text(target, "dsn_or_pool")
+        return _check_scheme(check_text(target, "dsn_or_pool"))
     name = type(target).__name__
     if name.startswith("Async") or not callable(getattr(target, "connection", None)):
         raise TypeError(
@@ -120,6 +122,17 @@ def _check_target(target: Any) -> Any:
             "serves one thread, and an async pool belongs to one event loop"
         )
     return target
+
+
+def _check_scheme(dsn: str) -> str:
+    scheme = _SCHEME.match(dsn)
+    if scheme is not None and scheme[1] not in ("postgresql", "postgres"):
+        raise InvalidRequestError(
+            f"is an address of another kind, {scheme[1]}://; PostgresStore takes postgresql://USER@HOST/DATABASE, "
+            "SqliteStore the path of a file",
+            path="dsn_or_pool",
+        )
+    return dsn
 
 
 def _check_schema(schema: object) -> str:

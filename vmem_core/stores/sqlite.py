@@ -7,8 +7,9 @@ connections and transactions (``_sqlite.py``) or any rule (``operations.py``). I
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from vmem_core.clock import Clock, check_clock
 from vmem_core.errors import InvalidRequestError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from vmem_core.stores._sqlite import Engine
 
 T = TypeVar("T")
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 class SqliteStore(SqlStore):
@@ -109,5 +111,11 @@ def _check_path(path: object) -> str:
     if text == ":memory:" or text.startswith("file:"):
         raise InvalidRequestError(
             "must be a file; for memory that ends with the process use InMemoryStore", path="path"
+        )
+    if _ADDRESS.match(text):
+        raise InvalidRequestError(
+            "must be the path of a file, with no scheme before it; the address of a server, postgresql://…, is for "
+            "PostgresStore",
+            path="path",
         )
     return os.path.abspath(text)
