@@ -69,6 +69,8 @@ async def test_a_context_of_one_tenant_is_refused_when_its_name_was_bound_to_ano
         await agent.run("I live in Paris.", ctx=Context.from_dict(agent, json.loads(json.dumps(ctx.to_dict()))))
     assert len(shown(agent)) == calls
     assert await known(other) == []
+    await agent.run("I sail.", memory=memory_of(other, named), ctx=Context(agent))
+    assert (await known(one), await known(other)) == (["I like tea."], ["I sail."])
 
 
 async def test_the_memory_of_another_tenant_is_no_memory_for_a_used_context(named: str) -> None:

@@ -103,7 +103,8 @@ def bind_own_session(binding: str, session: MemorySession) -> None:
             _check_scope(before, session)
             if store_digest(before.store) != store_digest(session.store):
                 raise InvalidRequestError(
-                    "stands for an equal scope in another store; choose a name for each store, or bind one resolver",
+                    "stands for an equal scope in another store; choose a name for each store, bind one resolver, or, "
+                    "if this store takes the other's place, call bind_session first",
                     path="binding",
                 )
         _BOUND[name] = session

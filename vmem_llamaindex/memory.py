@@ -75,7 +75,7 @@ class VersionedMemory(Memory):
     >>> def obedient(prompt):
     ...     return '{"facts": [{"text": "Ada likes tea.", "sources": ["s0"]}]}'
     >>> session = MemorySession(InMemoryStore(), Scope(user_id="ada"), llm=obedient)
-    >>> memory = VersionedMemory.from_session(session, binding="chat-of-ada")
+    >>> memory = VersionedMemory.from_session(session, binding="tea-of-ada")
     >>> memory.put(ChatMessage(role="user", content="I like tea."))
     >>> memory.put(ChatMessage(role="assistant", content="Noted."))
     >>> [record.text for record in session.sync.list().records]
