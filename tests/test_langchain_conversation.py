@@ -108,7 +108,7 @@ def test_answers_of_our_own_tools_are_recognised_under_any_name(content: Any) ->
 
 @pytest.mark.parametrize(
     "content",
-    ["[]", "[1]", "{}", "{", "[" * 5_000, "tea", '{"id":"r1"}', json.dumps([FOUND, {"id": "x"}]), ["tea"], [],
+    ["[]", "[1]", "{}", "{", "[" * 5_000, "tea", '{"id":"r1"}', json.dumps([{"id": "x"}]), ["tea"], [],
      json.dumps([{**FOUND, "origin": "hearsay"}])],
 )  # fmt: skip
 def test_other_answers_are_not_taken_for_ours(content: Any) -> None:
@@ -229,3 +229,34 @@ def test_short_turns_are_read_together_and_long_ones_are_not_parted() -> None:
 def test_turns_that_use_the_id_of_a_call_again_are_read_apart() -> None:
     turn = [HumanMessage("q"), calling(tool_call("f", {}, "call_0")), ToolMessage("x", tool_call_id="call_0")]
     assert [len(batch) for batch in batches(turns(read([*turn, *turn], "t1")))] == [3, 3]
+
+
+class Failed:
+    """What a server answers that could not do what it was asked."""
+
+    isError = None
+
+    def __init__(self) -> None:
+        self.isError = True
+
+
+@pytest.mark.parametrize(
+    ("content", "artifact"),
+    [
+        ("stack trace", {"isError": True}),
+        ("stack trace", Failed()),
+        ("stack trace", {"raw_output": {"is_error": True}}),
+        ('{"isError":true,"content":"stack trace"}', None),
+        ('{"status":"error","detail":"stack trace"}', None),
+        ([{"type": "text", "text": "stack trace", "isError": True}], None),
+        ("meta=None content=[TextContent(text='stack trace')] isError=True", None),
+    ],
+)
+def test_a_result_that_says_that_the_tool_failed_is_a_failed_one(content: Any, artifact: Any) -> None:
+    message = ToolMessage(content, tool_call_id="call_1", name="lookup", artifact=artifact)
+    assert one(message).is_error
+
+
+@pytest.mark.parametrize("content", ['{"status":"shipped"}', '{"isError":false}', "isError=False", '["error"]'])
+def test_a_result_that_says_nothing_of_the_kind_is_none(content: str) -> None:
+    assert not one(ToolMessage(content, tool_call_id="call_1", name="lookup", artifact={"isError": False})).is_error

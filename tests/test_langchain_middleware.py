@@ -369,6 +369,30 @@ async def test_a_turn_that_is_summarized_before_it_ends_is_read_all_the_same(way
         assert {f"Order {n} ships on Friday." for n in range(5)} <= set(texts)
 
 
+@pytest.mark.parametrize("other", [ADA, BOB], ids=["another tenant", "another user"])
+async def test_what_was_summarized_comes_back_to_whom_it_belongs_alone(other: Any) -> None:
+    """One middleware serves two threads of one name: of two users, or of equal users in two stores."""
+    heard = [obedient(), obedient()]
+    sessions = [session_of(InMemoryStore(), ADA, heard[0]), session_of(InMemoryStore(), other, heard[1])]
+    ours = MemoryMiddleware(lambda request: sessions[request.config["configurable"]["tenant"]], tools=False)
+
+    def fail(messages: Any) -> Any:
+        raise DOWN
+
+    def of(tenant: int) -> Any:
+        return {"configurable": {"thread_id": "t1", "tenant": tenant}}
+
+    agents = [
+        create_agent(model, middleware=[ours], checkpointer=InMemorySaver())
+        for model in (Witness(script=[fail]), Witness(script=[DONE]))
+    ]
+    with pytest.raises(RuntimeError, match="is down"):  # what was said is kept, to be read when the next turn begins
+        await run(agents[0], asked("I am of tenant one."), of(0))
+    summary = HumanMessage("SUMMARY", additional_kwargs={"lc_source": "summarization"}, id="sum")
+    await run(agents[1], {"messages": [summary, HumanMessage("I am of tenant two.")]}, of(1))
+    assert [all_read(llm) for llm in heard] == [[], ["I am of tenant two."]]
+
+
 async def test_what_was_redacted_is_not_read_from_before_its_redaction() -> None:
     llm = obedient()
     ours = MemoryMiddleware(remembering(llm=llm), tools=False)

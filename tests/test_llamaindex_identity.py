@@ -218,6 +218,42 @@ async def test_what_was_taken_back_in_between_is_remembered_again(session: Memor
     assert [record.text for record in (await session.list()).records] == [TEXT]
 
 
+COUNTED = ["call_0", "call_12", "0", "functions.memory_remember:0", "memory_remember-3", "call1", "", "memory_remember"]
+DRAWN = [
+    "call_9XkT2mQ0aBzLr4vW",
+    "toolu_01A09q90qw90lq917835lq9",
+    "D681PevKs",
+    "chatcmpl-tool-5f2b8c1d9e7a4f60",
+    "f" * 32,
+]
+
+
+@pytest.mark.parametrize("call_id", [*COUNTED, *DRAWN])
+async def test_a_counted_id_is_another_call_when_a_restored_run_asks_the_model_anew(
+    session: MemorySession, agents: Any, call_id: str
+) -> None:
+    """The run is saved while the model thinks, writes, and dies. Restored, the model says the same, or another."""
+    tools = create_memory_tools(session, include=["remember"])
+    saved: list[str] = []
+
+    class Saving(ScriptedLLM):
+        def reply(self, messages: Any, **given: Any) -> ChatMessage:
+            saved.append(json.dumps(handler.ctx.to_dict()))
+            return super().reply(messages, **given)
+
+    agent = agents["FunctionAgent"]([remembering(TEXT, call_id)], tools)
+    agent.llm = Saving([remembering(TEXT, call_id)])
+    context = await prepare_context(Context(agent))
+    handler = agent.run("hello", ctx=context, memory=KeptMemory())
+    assert answers(await handler)[0]["replayed"] is False
+    found = []
+    for text in (TEXT, "Ada has a dog."):
+        again = agents["FunctionAgent"]([remembering(text, call_id)], tools)
+        [answer] = answers(await again.run(ctx=Context.from_dict(again, json.loads(saved[0]))))
+        found.append(answer.get("error") or answer["replayed"])
+    assert found == [True, False if call_id in COUNTED else "operation_conflict"]
+
+
 async def test_the_turns_of_a_conversation_are_told_apart(session: MemorySession, agents: Any) -> None:
     def say(text: str) -> Any:
         return [[Call("memory_remember", {"text": text}, "call_0")]]

@@ -21,7 +21,7 @@ from llamaindex_memory_fakes import BOB, chat_stores, function_agent, known, lea
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from vmem_core import InvalidRequestError, MemorySession, UnsupportedError, run_sync
-from vmem_llamaindex import VersionedMemory, bind_chat_store, bind_session
+from vmem_llamaindex import VersionedMemory, aredact_chat_store, bind_chat_store, bind_session
 from vmem_llamaindex import binding as bindings
 from vmem_llamaindex import memory_history as histories
 from vmem_llamaindex.memory_history import ProcessChatStore
@@ -286,3 +286,25 @@ def test_what_is_no_chat_store_is_refused() -> None:
         bind_chat_store("a name", object())  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError):
         bind_chat_store(" ", ProcessChatStore())
+
+
+# --- a database in memory -----------------------------------------------------------------------------------------
+
+
+async def test_many_runs_at_once_lose_nothing_in_a_chat_store_that_is_in_memory(named: str) -> None:
+    """All sessions of such a database share one connection, where the end of one undoes what another has written."""
+    session, model = learning()
+    store = SQLAlchemyChatStore("chat")
+    bind_session(named, session)
+    memories = [memory_of(session, named, session_id="s", chat_store=store)]
+    memories.append(memory_of(session, f"{named} again", session_id="s", chat_store=store))  # with an owner of its own
+    said = [f"I like tea of kind {place}." for place in range(12)]
+    runs = [function_agent().run(text, memory=memories[place % 2]) for place, text in enumerate(said)]
+    redacted = [aredact_chat_store(memories[0].sql_store, "s", record_ids=[], texts=["a secret"]) for _ in range(4)]
+    await asyncio.gather(*runs, *redacted)
+    texts = [message.content for message in await memories[0].aget_all()]
+    assert sorted(text for text in texts if text != "done") == sorted(said)
+    assert texts.count("done") == 12
+    assert sorted(await known(session)) == sorted(said)
+    assert sorted(read_by(model)) == sorted(said)
+    await asyncio.to_thread(run_sync, store._async_engine.dispose())

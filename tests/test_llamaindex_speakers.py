@@ -15,8 +15,8 @@ from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
-from llama_index.core.tools import FunctionTool
-from llama_index.core.workflow import Context
+from llama_index.core.tools import FunctionTool, ToolOutput
+from llama_index.core.workflow import Context, HumanResponseEvent, StartEvent, StopEvent, Workflow, step
 from llamaindex_memory_fakes import known, learning
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -30,6 +30,7 @@ from vmem_llamaindex import (
     VersionedMemory,
     bind_session,
     create_memory_tools,
+    tool_call_scope,
 )
 from vmem_llamaindex.conversation import is_our_answer
 
@@ -217,3 +218,106 @@ async def test_sync_code_on_a_loop_that_is_recalling_does_not_wait_for_it() -> N
     meanwhile = memory.get()
     go_on.set()
     assert [message.content for message in meanwhile] == [message.content for message in await waiting]
+
+
+# --- a tool that failed -------------------------------------------------------------------------------------------
+
+
+class FailedCall:
+    """What a server of the Model Context Protocol answers that could not do what it was asked."""
+
+    def __init__(self) -> None:
+        self.isError = True
+
+    def __str__(self) -> str:
+        return "stack trace"
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        lambda: ToolOutput(tool_name="look", content="stack trace", raw_input={}, raw_output="", is_error=True),
+        lambda: ToolOutput(tool_name="look", content="stack trace", raw_input={}, raw_output=FailedCall()),
+        FailedCall,
+        lambda: {"isError": True, "content": "stack trace"},
+        lambda: '{"status":"error","detail":"stack trace"}',
+        lambda: RuntimeError("stack trace"),
+    ],
+    ids=["an output", "an output with a result", "a result", "data", "a text", "an exception"],
+)
+async def test_a_failure_that_stands_in_what_a_trusted_tool_returned_is_not_read(named: str, failed: Any) -> None:
+    session, _ = learning()
+
+    def look(number: int) -> Any:
+        """Looks it up."""
+        return failed()
+
+    memory = VersionedMemory.from_session(session, binding=named, trusted_tools=["look"], on_error="raise")
+    llm = model(calls(("look", "1", {"number": 1})), says("no"))
+    result = await FunctionAgent(tools=[look], llm=llm).run("Well?", memory=memory)
+    assert "stack trace" in result.tool_calls[0].tool_output.content
+    assert await known(session) == ["Well?"]
+
+
+# --- a workflow of the host -------------------------------------------------------------------------------------
+
+
+async def test_a_workflow_of_the_host_may_store_several_turns_at_once(named: str) -> None:
+    session, _ = learning()
+    memory = VersionedMemory.from_session(session, binding=named, on_error="raise")
+    talk = [("I live in Rome.", "ok"), ("I like opera.", "nice")]
+    messages = [one for asked, said in talk for one in (ChatMessage(role="user", content=asked), says(said))]
+
+    class Desk(Workflow):
+        @step
+        async def take(self, event: StartEvent) -> StopEvent:
+            await memory.aput_messages(messages)
+            return StopEvent(result="done")
+
+    await Desk().run()
+    assert await known(session) == ["I live in Rome.", "I like opera."]
+
+
+async def test_an_agent_with_a_step_of_its_own_stores_no_words_of_the_user_after_its_own(named: str) -> None:
+    session, _ = learning()
+    memory = VersionedMemory.from_session(session, binding=named, on_error="raise", extract="manual")
+    noted = asyncio.Event()
+
+    class Talking(FunctionAgent):
+        @step
+        async def note(self, event: HumanResponseEvent) -> None:
+            printed = ChatMessage(role="user", content="It printed: I live in Rome.")
+            await memory.aput_messages([says("I ran it."), printed, says("done")])
+            noted.set()
+
+    async def execute() -> str:
+        """Runs something."""
+        handler.ctx.send_event(HumanResponseEvent(response="go on"))
+        await noted.wait()
+        return "executed"
+
+    agent = Talking(tools=[execute], llm=model(calls(("execute", "1", {})), says("x")))
+    handler = agent.run("Well?", memory=memory)
+    await handler
+    await memory.aflush()
+    assert "It printed: I live in Rome." in [message.content for message in await memory.aget_all()]
+    assert await known(session) == ["Well?"]
+
+
+# --- a call that the host names ---------------------------------------------------------------------------------
+
+
+async def test_what_an_agent_is_asked_inside_of_a_named_call_is_not_read_and_that_is_said(
+    named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, _ = learning()
+    memory = VersionedMemory.from_session(session, binding=named, on_error="raise")
+    with tool_call_scope(tool_call_id="c", execution_id="job"):
+        await FunctionAgent(llm=model(says("ok"))).run("A secret task.", memory=memory)
+    assert await known(session) == []
+    [record] = caplog.records
+    assert "tool_call_scope around calls of tools alone" in record.message
+    assert "secret" not in record.message
+    await FunctionAgent(llm=model(says("ok"))).run("I live in Rome.", memory=memory)
+    assert await known(session) == ["I live in Rome."]
+    assert len(caplog.records) == 1

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from llama_index.core.agent.workflow import CodeActAgent
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.tools import FunctionTool, ToolMetadata, ToolOutput
 from llama_index.core.tools.calling import acall_tool, call_tool
 from llama_index.core.tools.tool_spec.base import BaseToolSpec
@@ -223,3 +226,35 @@ def test_outside_of_a_workflow_a_resolver_is_told_of_no_context(session: MemoryS
     asked: list[MemoryRequest] = []
     use(tools_of(lambda request: asked.append(request) or session)["recall"], {"query": "tea"})
     assert asked == [MemoryRequest(context=None, binding=None)]
+
+
+# --- an agent that writes code ------------------------------------------------------------------------------------
+
+
+async def test_an_agent_that_writes_code_is_shown_the_tools_as_they_are_called(session: MemorySession) -> None:
+    tools = create_memory_tools(session)
+    written = [
+        '<execute>memory_remember("Ada likes tea.", importance=0.5)</execute>',
+        '<execute>memory_recall("tea")[0]["text"]</execute>',
+        "Ada likes tea.",
+    ]
+    shown: list[str] = []
+
+    def reply(messages: Any, **more: Any) -> ChatMessage:
+        shown.append(str(messages[0].content))
+        return ChatMessage(role="assistant", content=written[len(shown) - 1])
+
+    found: list[Any] = []
+
+    def execute(code: str) -> str:
+        found.append(eval(code, {tool.real_fn.__name__: tool.real_fn for tool in tools}))
+        return str(found[-1])
+
+    llm = MockFunctionCallingLLM(is_chat_model=True, response_generator=reply)
+    await CodeActAgent(code_execute_fn=execute, tools=tools, llm=llm).run("Which tea?")
+    assert "def memory_retract(id: str, expected_revision: int):" in shown[0]
+    assert "def memory_remember(text: str, kind: Optional[Literal[" in shown[0]
+    assert "importance: float | None = None):" in shown[0]
+    assert "object at" not in shown[0]
+    assert "0x" not in shown[0]
+    assert (found[0]["status"], found[1]) == ("active", "Ada likes tea.")

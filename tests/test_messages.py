@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fake_models import assistant, call, result, user
 
-from vmem_core import ExtractionPolicy, Message, Scope, ToolCall
+from vmem_core import ExtractionPolicy, Message, Scope, ToolCall, tells_of_failure
 from vmem_core.messages import OWN_TOOLS, Reading, read_messages
 
 CHAT = Scope(user_id="ada", chat_id="chat-7")
@@ -282,3 +282,30 @@ def test_a_user_who_writes_of_an_observation_is_still_read(text: str) -> None:
 def test_a_user_who_answers_after_an_action_is_still_read() -> None:
     messages = (assistant("m1", "Action: search"), user("m2", "No, stop"), user("m3", "I like tea"))
     assert seen(read(*messages)) == [("user", "No, stop"), ("user", "I like tea")]
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"is_error": True}, {"isError": True}, {"status": "error"}, '{"isError": true}', ValueError("no"),
+        {"raw_output": {"raw_output": {"isError": True}}}, {"artifact": ConnectionError("down")},
+        "meta=None content=[] isError=True",
+    ],
+)  # fmt: skip
+def test_a_result_may_say_by_itself_that_its_tool_failed(result: object) -> None:
+    assert tells_of_failure(result)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [None, 7, "error", [], {}, {"isError": "no"}, {"status": "shipped"}, {"error": None}, object(),
+     '{"status":', "[" * 9_000],
+)  # fmt: skip
+def test_a_result_that_says_nothing_of_a_failure_is_none(result: object) -> None:
+    assert not tells_of_failure(result)
+
+
+def test_a_result_may_hold_itself() -> None:
+    result: dict[str, object] = {"status": "fine"}
+    result["raw_output"] = result
+    assert not tells_of_failure(result)

@@ -14,6 +14,7 @@ from vmem_core import (
     StoreUnavailableError,
     ToolAnswer,
     has_memory_labels,
+    holds_memory,
     is_memory_answer,
     is_memory_record,
     model_tools,
@@ -112,3 +113,71 @@ def test_what_a_retriever_found_is_known_by_its_labels() -> None:
     assert has_memory_labels(labels)
     for other in (None, [], "match", {name: 1 for name in labels if name != "match"}):
         assert not has_memory_labels(other)
+
+
+RECORD = {
+    "id": "r1", "revision": 1, "text": "it's \"tea\" — 茶", "kind": "semantic", "origin": "asserted",
+    "source_kinds": ["user"], "status": "active",
+}  # fmt: skip
+LABELS = {"revision": 1, "origin": "asserted", "source_kinds": "user", "match": "lexical"}
+
+
+class Found:
+    """A node or a document, as frameworks have them, in an answer with its sources, or a result of a server."""
+
+    def __init__(self, **parts: object) -> None:
+        self.__dict__.update(parts)
+
+    @property
+    def broken(self) -> None:
+        raise AssertionError("nothing of a host's object is called")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        RECORD, [RECORD], ["a", {"b": (RECORD,)}], {"known": [RECORD], "total": 9},
+        str(RECORD), json.dumps({"known": [RECORD]}), json.dumps(json.dumps([RECORD])),
+        repr(json.dumps(RECORD)),
+        json.dumps({"content": [{"type": "text", "text": json.dumps({"text": json.dumps(RECORD)})}]}),
+        f"The answer is: {json.dumps(RECORD)} and more",
+        {"done": {"id": "r1", "revision": 1, "origin": "inferred", "status": "active", "replayed": False}},
+        LABELS, Found(metadata=LABELS), [Found(node=Found(metadata=LABELS))],
+        Found(source_nodes=[Found(metadata=LABELS)]),
+        Found(content=[Found(text=json.dumps(RECORD))]), Found(structuredContent={"result": [RECORD]}),
+    ],
+)  # fmt: skip
+def test_a_record_of_memory_is_known_wherever_it_stands(value: object) -> None:
+    assert holds_memory(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, 7, "tea", [], {}, {"known": []}, Found(), Found(metadata={"revision": 1}), object,
+        {"id": "r1", "revision": 1, "origin": "asserted", "text": "tea"}, "the revision has an origin and source_kinds",
+        json.dumps({"id": 7, "revision": 3, "origin": "Rome", "source_kinds": []}),
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_a_record_is_none(value: object) -> None:
+    assert not holds_memory(value)
+
+
+def test_a_value_may_hold_itself() -> None:
+    value: list[object] = ["tea"]
+    value.append({"again": value})
+    assert not holds_memory(value)
+    value.append([RECORD])
+    assert holds_memory(value)
+
+
+@pytest.mark.parametrize("kind", ["remember", "revise"])
+@pytest.mark.parametrize("text", ["[forgotten]", "Ada likes [forgotten]."])
+async def test_the_text_of_a_call_that_was_redacted_is_not_remembered(
+    session: MemorySession, kind: str, text: str
+) -> None:
+    await session.remember("tea", origin="inferred")
+    given = {"id": "r1", "expected_revision": 1, "text": text}
+    answer = await model_tools()[f"memory_{kind}"].answer(session, given if kind == "revise" else {"text": text})
+    assert (answer.content, answer.failed) == ({"error": "not_found"}, True)
+    assert [record.text for record in (await session.list()).records] == ["tea"]

@@ -29,7 +29,8 @@ PROMISED = {
         "import_jsonl", "import_legacy", "ProgressBar",
         "ContextBudget", "FirstLoop", "ForgottenTexts", "batch_turns", "check_count", "derived_id", "extraction_id",
         "has_memory_labels", "is_memory_answer", "is_memory_record", "is_unparsed", "looks_observed", "read_json",
-        "read_turns", "required_session", "split_turns",
+        "read_turns", "required_session", "split_turns", "store_digest",
+        "holds_memory", "tells_of_failure", "without_rendered",
     },
     "vmem_langchain": {
         "ChatMemory", "LangChainEmbedder", "LangChainLLM", "MemoryMiddleware", "MemoryRequest", "MemoryRetriever",

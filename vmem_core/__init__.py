@@ -1,6 +1,6 @@
 """Versioned memory for agents: records with one id for life, revisions, provenance and durable receipts."""
 
-from vmem_core.context import ContextBudget, ContextItem, ContextPackage
+from vmem_core.context import ContextBudget, ContextItem, ContextPackage, without_rendered
 from vmem_core.errors import (
     AssertedRecordError,
     BudgetExceededError,
@@ -29,9 +29,10 @@ from vmem_core.legacy.langgraph import from_langgraph_store
 from vmem_core.legacy.mem0 import from_mem0
 from vmem_core.legacy.records import LegacyRecord
 from vmem_core.limits import Limits
-from vmem_core.messages import ExtractionPolicy, Message, ToolCall
+from vmem_core.messages import ExtractionPolicy, Message, ToolCall, tells_of_failure
 from vmem_core.models import Embeddings, LLMReply, LocalEmbedder, Prompt, Usage, accounted
 from vmem_core.operations import UNSET
+from vmem_core.places import store_digest
 from vmem_core.progress import ProgressBar
 from vmem_core.records import Draft, Link, Record, Scope, Source
 from vmem_core.resolvers import aresolve_session, check_session_source, required_session, resolve_session
@@ -57,7 +58,7 @@ from vmem_core.stores.postgres import PostgresStore
 from vmem_core.stores.sqlite import SqliteStore
 from vmem_core.sync import FirstLoop, run_sync
 from vmem_core.text import derived_id, mend_string, read_json, text_digest
-from vmem_core.tool_answers import ToolAnswer, has_memory_labels, is_memory_answer, is_memory_record
+from vmem_core.tool_answers import ToolAnswer, has_memory_labels, holds_memory, is_memory_answer, is_memory_record
 from vmem_core.tools import ModelTool, model_tools
 from vmem_core.turns import batch_turns, extraction_id, is_unparsed, looks_observed, read_turns, split_turns
 
@@ -136,6 +137,7 @@ __all__ = [
     "from_mem0",
     "genai_prices_source",
     "has_memory_labels",
+    "holds_memory",
     "import_jsonl",
     "import_legacy",
     "is_memory_answer",
@@ -150,5 +152,8 @@ __all__ = [
     "resolve_session",
     "run_sync",
     "split_turns",
+    "store_digest",
+    "tells_of_failure",
     "text_digest",
+    "without_rendered",
 ]

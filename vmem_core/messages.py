@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from vmem_core.errors import InvalidRequestError
 from vmem_core.records import Scope, Source, SourceKind
-from vmem_core.text import is_blank, mend_string, text_digest
+from vmem_core.text import is_blank, mend_string, read_json, text_digest
 from vmem_core.values import check_choice, check_type, check_values
 
 Role = Literal["user", "assistant", "tool", "system", "developer"]
@@ -23,6 +23,8 @@ ROLES: tuple[Role, ...] = ("user", "assistant", "tool", "system", "developer")
 OWN_TOOLS = frozenset({"memory_remember", "memory_recall", "memory_revise", "memory_retract"})
 # A loop in the ReAct manner writes what a tool returned into a text of its own, after this word. Steps may be numbered.
 _LABEL = r"^[ \t]*\W{0,4}(?:%s)\b(?:\W{0,2}\d+)?\W{0,4}:"
+_FAILED = re.compile(r"\bisError=True\b")  # how Python shows a failed result of the Model Context Protocol
+_DEEPEST_RESULT = 32  # results inside of results
 _OBSERVATION = re.compile(_LABEL % "observations?", re.IGNORECASE | re.MULTILINE)
 _ACTION = re.compile(_LABEL % "thought|action|code", re.IGNORECASE | re.MULTILINE)
 
@@ -103,6 +105,37 @@ class Message:
             object.__setattr__(self, name, _mend(getattr(self, name), f"message.{name}"))
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def tells_of_failure(result: object) -> bool:
+    """Whether what a tool returned says by itself that the tool failed, where its framework takes it for a success.
+
+    So does an object or mapping with ``is_error`` or ``isError`` (as of the Model Context Protocol), or with the status
+    ``"error"``, or a text of such a mapping, or one that is kept in another as its ``raw_output`` or ``artifact``.
+
+    Args:
+        result: What the tool returned, or the text that a model was shown of it.
+
+    >>> tells_of_failure({"isError": True, "content": []}), tells_of_failure("no error")
+    (True, False)
+    """
+    left = [result]
+    for _ in range(_DEEPEST_RESULT):
+        if not left:
+            return False
+        one = left.pop()
+        if isinstance(one, str):
+            if _FAILED.search(one):
+                return True
+            one = read_json(one)
+        if isinstance(one, BaseException):
+            return True
+        told = one if isinstance(one, Mapping) else getattr(one, "__dict__", None)
+        if isinstance(told, Mapping):
+            if told.get("is_error") is True or told.get("isError") is True or told.get("status") == "error":
+                return True
+            left.extend(told[name] for name in ("raw_output", "artifact") if told.get(name) is not None)
+    return False
 
 
 def check_messages(messages: object) -> tuple[Message, ...]:

@@ -7,7 +7,8 @@ Pure. Does not own what a tool does (``tools.py``) or where a framework keeps an
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +21,19 @@ _RECORD: Final = frozenset({"id", "revision", "origin", "status"})
 _FOUND: Final = _RECORD | {"text", "kind", "source_kinds"}
 _WRITTEN: Final = _RECORD | {"replayed"}
 _LABELS: Final = frozenset({"revision", "origin", "source_kinds", "match"})
+_PARTS: Final = (
+    "metadata", "node", "source_nodes", "content", "text", "structuredContent", "structured_content", "artifact",
+    "raw_output",
+)  # fmt: skip
+# A label of a record as JSON or as Python writes it, also where that stands in a string once more.
+_SHOWN: Final = tuple(
+    re.compile(rf"""["']{label}\\*["']\s*:\s*\\*{value}""")
+    for label, value in (
+        ("revision", r"\d"),
+        ("origin", r"""["'](?:asserted|inferred)\b"""),
+        ("source_kinds", r"""[\[("']"""),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,43 @@ def is_memory_record(value: object) -> bool:
     False
     """
     return isinstance(value, dict) and value.keys() >= _FOUND and value["origin"] in ORIGINS
+
+
+def holds_memory(value: object) -> bool:
+    """Whether a value holds a record as the memory tools answer it, or as a retriever labels it, at any depth.
+
+    So a host's own tool may hand on what it was told of memory: as it is, inside of data, or as the text of that.
+
+    Args:
+        value: What a tool returned, or the text that a model was shown.
+
+    >>> record = {"id": "r1", "revision": 1, "text": "tea", "kind": "semantic", "origin": "asserted",
+    ...           "source_kinds": ["user"], "status": "active"}
+    >>> holds_memory({"known": [record]}), holds_memory(str([record])), holds_memory({"known": []})
+    (True, True, False)
+    """
+    left, seen = [value], set[int]()
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            if all(label.search(one) for label in _SHOWN):
+                return True
+        elif id(one) not in seen:
+            seen.add(id(one))
+            if is_memory_answer(one) or is_memory_record(one) or has_memory_labels(one):
+                return True
+            left.extend(_inside(one))
+    return False
+
+
+def _inside(value: object) -> Iterable[object]:
+    """What a value is made of; of an object of a framework, where it keeps what was found. No property is called."""
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(value)
+    kept = getattr(value, "__dict__", None)
+    return [kept[name] for name in _PARTS if kept.get(name) is not None] if isinstance(kept, dict) else ()
 
 
 def has_memory_labels(metadata: object) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from vmem_core import tool_answers
+from vmem_core.context import FORGOTTEN
 from vmem_core.errors import (
     AssertedRecordError,
     InvalidRequestError,
@@ -92,6 +93,9 @@ class ModelTool:
         """
         given = {name: value for name, value in arguments.items() if value is not None}
         call = _Call(self.name, given, call_id, operation_id, top_k)
+        if self.kind != "recall" and FORGOTTEN in str(given.get("text", "")):
+            # A saved run was redacted, and makes the call again: its text is gone, and must not come back as the mark.
+            return ToolAnswer.refusal("not_found")
         try:
             return await _ACTS[self.kind](session, call)
         except VmemError as error:

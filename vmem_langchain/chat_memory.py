@@ -38,7 +38,7 @@ class ChatMemory:
     ``observe`` reads the user's own words, and results of tools that you name; see ``ExtractionPolicy``. The session
     needs an ``llm`` for it. A message is read once, so give it the whole conversation after each turn, or the turns
     that are new. ``context`` returns references to records, which can be kept in a graph's state; ``render`` makes the
-    text of them for a system message.
+    text of them for a system message; it is never read, also if it stands beside the user's words.
 
     Args:
         session_or_resolver: A session; or a function that gets a ``MemoryRequest`` at each call and returns one, sync

@@ -28,13 +28,15 @@ from vmem_core import (
     Message,
     ToolCall,
     batch_turns,
-    has_memory_labels,
+    holds_memory,
     is_memory_answer,
     looks_observed,
     mend_string,
     read_json,
     split_turns,
+    tells_of_failure,
     text_digest,
+    without_rendered,
 )
 
 # Blocks that are the conversation itself. Any other kind may hold what a provider's own tool (a web search, a file
@@ -99,8 +101,8 @@ def _read(message: BaseMessage, message_id: str) -> Read:
 def _message(message: BaseMessage, message_id: str) -> Message:
     written = bool(message.additional_kwargs.get("lc_source"))  # a summary, a notice, another's answer for a tool
     match message:
-        case HumanMessage():
-            return Message(message_id, "user", message.content, model_written=written)
+        case HumanMessage() | ChatMessage(role="user" | "human"):
+            return Message(message_id, "user", _without_context(message.content), model_written=written)
         case AIMessage():
             named = [call for call in message.tool_calls if mend_string(call["name"]).strip()]
             calls = tuple(ToolCall(call["id"], call["name"], call["args"]) for call in named)
@@ -112,13 +114,11 @@ def _message(message: BaseMessage, message_id: str) -> Message:
                 message.content,
                 tool_call_id=message.tool_call_id,
                 tool_name=message.name,
-                is_error=message.status == "error",
+                is_error=_is_failed(message),
                 model_written=written or is_our_answer(message),
             )
         case SystemMessage():
             return Message(message_id, "system", message.content)
-        case ChatMessage(role="user" | "human"):
-            return Message(message_id, "user", message.content, model_written=written)
         case ChatMessage(role="assistant" | "ai"):
             return Message(message_id, "assistant", message.content, model_written=written)
         case ChatMessage(role="system" | "developer"):
@@ -126,6 +126,20 @@ def _message(message: BaseMessage, message_id: str) -> Message:
         case FunctionMessage():
             return Message(message_id, "tool", message.content, tool_name=message.name)
     return Message(message_id, "tool", None)  # nobody we know: not read, nor what repeats it
+
+
+def _without_context(content: Any) -> Any:
+    """A content without what memory told, where a host put it beside the user's words."""
+    if isinstance(content, str):
+        return without_rendered(content)
+    if not isinstance(content, list):
+        return content
+    return [
+        {**block, "text": without_rendered(block["text"])}
+        if isinstance(block, dict) and isinstance(block.get("text"), str)
+        else _without_context(block)
+        for block in content
+    ]
 
 
 def text_of(content: Any) -> str:
@@ -157,12 +171,19 @@ def _is_found(block: Mapping[str, Any]) -> bool:
     return block.get("type", "text") not in _OWN_BLOCKS or any(block.get(name) for name in _FOUND_BY_PROVIDER)
 
 
-def is_our_answer(message: ToolMessage) -> bool:
-    """Whether a result is an answer of our own tools, whatever they are called: memory does not feed on itself."""
-    artifact = message.artifact
-    if isinstance(artifact, list) and any(has_memory_labels(getattr(one, "metadata", None)) for one in artifact):
+def _is_failed(message: ToolMessage) -> bool:
+    if message.status == "error" or tells_of_failure(message.artifact):
         return True
-    return is_memory_answer(read_json(text_of(message.content)))
+    blocks = message.content if isinstance(message.content, list) else []
+    return tells_of_failure(text_of(message.content)) or any(tells_of_failure(block) for block in blocks)
+
+
+def is_our_answer(message: ToolMessage) -> bool:
+    """Whether a result is an answer of our own tools, or holds one: memory does not feed on itself."""
+    text = text_of(message.content)
+    if is_memory_answer(read_json(text)) or holds_memory([text, message.content, message.artifact]):
+        return True
+    return without_rendered(text) != text
 
 
 # --- ids ----------------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from vmem_core import (
     read_turns,
     resolve_session,
     run_sync,
+    store_digest,
     text_digest,
 )
 from vmem_langchain.chat_memory import make_policy
@@ -190,9 +191,8 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         """Note which question the turn is about, and recall for it."""
         question, context = turn.question, turn.context
         if self._reads(turn):
-            self._seen.keep(
-                turn.key or (question.id if question is not None else None), turn.undone, turn.is_summarized
-            )
+            key = turn.key or (question.id if question is not None else None)
+            self._seen.keep(_whose(session, key), turn.undone, turn.is_summarized)
         if question is None:  # it was summarized away: what was recalled for it still holds
             return None
         text = text_of(question.messages[-1].content)
@@ -220,17 +220,17 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
 
     async def _catch_up(self, session: MemorySession, turn: Turn) -> Update:
         """Read what was left of earlier turns; the last one has only begun."""
-        return await self._extract(session, turn, turns(self._restored(turn))[:-1])
+        return await self._extract(session, turn, turns(self._restored(session, turn))[:-1])
 
     async def _finish(self, session: MemorySession, turn: Turn) -> Update:
-        update = await self._extract(session, turn, turns(self._restored(turn)))
+        update = await self._extract(session, turn, turns(self._restored(session, turn)))
         if update is not None:
-            self._seen.drop(turn.key)
+            self._seen.drop(_whose(session, turn.key))
         return update
 
-    def _restored(self, turn: Turn) -> list[Read]:
+    def _restored(self, session: MemorySession, turn: Turn) -> list[Read]:
         """What is to be read: with what was summarized since it was last seen, if a summary stands for it."""
-        lost = self._seen.lost(turn.key, turn.present) if turn.is_summarized else []
+        lost = self._seen.lost(_whose(session, turn.key), turn.present) if turn.is_summarized else []
         return [*lost, *turn.undone]
 
     def _reads(self, turn: Turn) -> bool:
@@ -260,6 +260,11 @@ class MemoryMiddleware(AgentMiddleware[MemoryState, Any, Any]):
         conversation = turn.thread_id or ""
         _, is_done = await read_turns(session, flat(batch), conversation=conversation, policy=self._policy)
         return is_done
+
+
+def _whose(session: MemorySession, key: str | None) -> str | None:
+    """A conversation, told from that of the same name of another user or another tenant: one middleware serves many."""
+    return None if key is None else text_digest(f"{session.scope.key}\n{store_digest(session.store)}\n{key}")
 
 
 def _make_tools(source: Any, tools: object, prefix: str) -> list[Any]:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from vmem_core import InvalidRequestError, MemorySession, check_session_source
+from vmem_core import InvalidRequestError, MemorySession, check_session_source, store_digest
 
 if TYPE_CHECKING:
     from workflows import Context
@@ -62,7 +62,9 @@ def bind_session(binding: str, session: MemorySession | SessionResolver) -> None
     starts, before ``Context.from_dict``. For many users bind one resolver, which is asked at each run.
 
     Bound again, a name gives the new session; but a session of another scope is refused, since contexts that were
-    saved under the name belong to the scope that it had.
+    saved under the name belong to the scope that it had. A session of an equal scope in another store takes the name:
+    contexts that this process made for the first store are then refused, those of an earlier process go on in the new
+    one. Two stores that are used side by side need two names, or one resolver.
 
     Args:
         binding: The name, 1 to 512 characters, such as ``"support-bot"``.
@@ -80,13 +82,37 @@ def bind_session(binding: str, session: MemorySession | SessionResolver) -> None
     name, checked = check_binding(binding), check_session_source(session, "session")
     with _LOCK:
         before = _BOUND.get(name)
-        if (
-            isinstance(before, MemorySession)
-            and isinstance(checked, MemorySession)
-            and before.scope.key != checked.scope.key
-        ):
-            raise InvalidRequestError("stands for another scope in this process; choose another name", path="binding")
+        if isinstance(before, MemorySession) and isinstance(checked, MemorySession):
+            _check_scope(before, checked)
         _BOUND[name] = checked
+
+
+def bind_own_session(binding: str, session: MemorySession) -> None:
+    """Bind the session of a memory, unless a resolver that finds the session of each run has the name.
+
+    Raises:
+        InvalidRequestError: For a wrong name, or one that stands for another scope, or for an equal one in another
+            store: two tenants may each have a user ``"1"``.
+    """
+    name = check_binding(binding)
+    with _LOCK:
+        before = _BOUND.get(name)
+        if before is not None and not isinstance(before, MemorySession):
+            return
+        if before is not None:
+            _check_scope(before, session)
+            if store_digest(before.store) != store_digest(session.store):
+                raise InvalidRequestError(
+                    "stands for an equal scope in another store; choose a name for each store, bind one resolver, or, "
+                    "if this store takes the other's place, call bind_session first",
+                    path="binding",
+                )
+        _BOUND[name] = session
+
+
+def _check_scope(before: MemorySession, session: MemorySession) -> None:
+    if before.scope.key != session.scope.key:
+        raise InvalidRequestError("stands for another scope in this process; choose another name", path="binding")
 
 
 def bound_session(binding: str) -> MemorySession | SessionResolver:

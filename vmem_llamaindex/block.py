@@ -15,7 +15,14 @@ from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.memory import BaseMemoryBlock
 from pydantic import Field, PrivateAttr
 
-from vmem_core import ContextBudget, InvalidRequestError, aresolve_session, check_session_source, text_digest
+from vmem_core import (
+    ContextBudget,
+    InvalidRequestError,
+    aresolve_session,
+    check_session_source,
+    store_digest,
+    text_digest,
+)
 from vmem_llamaindex.binding import LOG, MemoryRequest
 from vmem_llamaindex.conversation import is_tool_result, text_of
 from vmem_llamaindex.memory_recall import Recalled, fit
@@ -104,7 +111,7 @@ class VersionedMemoryBlock(BaseMemoryBlock[str]):
         session = await aresolve_session(self.session, request)
         if session is None:
             return ""
-        key = f"{text_digest(session.scope.key)}:{turn}:{text_digest(asked)}"
+        key = f"{text_digest(session.scope.key)}:{store_digest(session.store)}:{turn}:{text_digest(asked)}"
         recalled = self._recalled_of(conversation)
         package = await recalled.once(key, lambda: self._budget.compile(session, asked))
         return await session.render(package)

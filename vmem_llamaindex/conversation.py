@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -19,13 +20,14 @@ from vmem_core import (
     Message,
     ToolCall,
     batch_turns,
-    has_memory_labels,
+    holds_memory,
     is_memory_answer,
     looks_observed,
     mend_string,
     read_json,
     split_turns,
     text_digest,
+    without_rendered,
 )
 
 MARK: Final = "vmem"  # where a stored message carries its mark; taken off before anybody else sees the message
@@ -33,6 +35,8 @@ HANDOFF: Final = "handoff"  # LlamaIndex's own tool: its result is a model's wor
 OUR_TOOL: Final = "vmem_tool"  # in the input that an answer of our own tools keeps: also after a context was restored
 _ASSISTANT: Final = frozenset({MessageRole.ASSISTANT, MessageRole.CHATBOT, MessageRole.MODEL})
 _TOOL: Final = frozenset({MessageRole.TOOL, MessageRole.FUNCTION})
+# What a model is shown above the text of a node that our retriever found.
+_NODE: Final = re.compile(r"^record_id: .+\nrevision: \d+\norigin: (?:asserted|inferred)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +198,8 @@ def _as_read(one: Kept) -> Message:
     message, mark = one.message, one.mark
     content = [_block(block) for block in message.blocks]
     if message.role == MessageRole.USER:
-        return Message(mark.id, "user", content, model_written=mark.past or mark.written)
+        said = [{**block, "text": without_rendered(block["text"])} if "text" in block else block for block in content]
+        return Message(mark.id, "user", said, model_written=mark.past or mark.written)
     if message.role in _ASSISTANT:
         # A model's words are no source: in the ReAct manner they hold what untrusted tools returned, word for word.
         return Message(mark.id, "assistant", content, tool_calls=tool_calls(message), model_written=True)
@@ -230,16 +235,15 @@ def _block(block: Any) -> dict[str, Any]:
 
 
 def is_our_answer(text: str, raw: Any = None) -> bool:
-    """Whether a result is an answer of our own tools, whatever they are called: memory does not feed on itself.
+    """Whether a result is an answer of our own tools, or holds one: memory does not feed on itself.
 
     Args:
         text: What the model was shown.
         raw: What the tool returned.
     """
-    nodes = raw if isinstance(raw, list | tuple) else field_of(raw, "source_nodes") or ()
-    if any(has_memory_labels(field_of(field_of(one, "node") or one, "metadata")) for one in nodes):
+    if is_memory_answer(read_json(text)) or holds_memory([text, raw]):
         return True
-    return is_memory_answer(read_json(text))
+    return _NODE.search(text) is not None or without_rendered(text) != text
 
 
 # --- turns --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ TURN_KEY = "vmem_turn_id"
 # The agents' own keys and tool:
 _SCRATCHPAD, _RAN, _MEMORY, _ASKED = "scratchpad", "current_tool_calls", "memory", "user_msg_str"
 _HANDOFF = "handoff"
+_APART, _NUMBER = re.compile(r"[\W_]+"), re.compile(r"[A-Za-z]{0,12}[0-9]{1,4}")  # in an id that is counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,12 @@ def is_inside_tool() -> bool:
     return entered is not None and entered.context is not step_context()
 
 
+def is_inside_scope() -> bool:
+    """Whether it is the host that said so, with ``tool_call_scope``."""
+    entered = _ENTERED.get()
+    return is_inside_tool() and entered is not None and entered.execution_id is not None
+
+
 def current_call() -> ToolCall | None:
     """The tool call that we are in: the one that was entered, else the one that the runtime knows of; else None.
 
@@ -133,6 +141,10 @@ def tool_call_scope(*, tool_call_id: str, execution_id: str, turn_id: str = "") 
     """Say which call the memory tools are called for, where no agent does: in a loop of your own.
 
     With the same ids a call that runs again, in this process or in another, applies once.
+
+    It is for one call of a tool. An agent that runs inside of it is asked by a model, as one inside of any tool is:
+    what it is told is not the user's word, and a chat memory does not read it and logs that. Do not put it around an
+    agent's whole run.
 
     Args:
         tool_call_id: The model's id of the call. If it may be empty or repeated, give a turn that tells calls apart.
@@ -255,8 +267,10 @@ async def operation_id(
     """The operation id of a tool call: the same when the call is repeated after a crash, else another one.
 
     It is made of the scope, the execution, the turn, the model's reply in it, the call's id and the tool. The arguments
-    count only if the id alone does not tell the calls of a reply apart (it is empty, the tool's name, or there twice),
-    for a repeated call with other arguments must be refused, not applied as a second one. Ids of runs, invocations and
+    count only if the id may be that of another call: it is empty, the tool's name, there twice in a reply, or counted.
+    Any other call that is repeated with other arguments must be refused, not applied as a second one. A counted id
+    (``call_0``) comes again when a restored run asks the model anew. What the host itself says (``tool_call_scope``)
+    is taken as it is. Ids of runs, invocations and
     work items are new after a crash, or depend on which call came first; and a restored run may make a call twice.
 
     Args:
@@ -278,11 +292,22 @@ async def operation_id(
     if call.execution_id is None and call.context is not None:
         turn, replies = await _turn_and_replies(call.context)
         reply = _reply_with(call, replies)
+        is_weak = is_weak or _is_counted(call.call_id, tool)
         is_weak = is_weak or (reply > 0 and sum(one.call_id == call.call_id for one in replies[reply - 1]) > 1)
     key = [scope.key, execution, turn, reply, call.call_id, tool]
     if is_weak:
         key.append(text_digest(json.dumps(arguments, sort_keys=True)))
     return derived_id("vmem-op-1", *key)
+
+
+def _is_counted(call_id: str, tool: str) -> bool:
+    """Whether an id is made of words and short numbers alone: of the call's place, and of nothing that is random.
+
+    It is told by the id itself: what else a run has seen may be more when a call is made late than it was before.
+    """
+    parts = [part for part in _APART.split(call_id.replace(tool, " ")) if part]
+    numbers = [part for part in parts if _NUMBER.fullmatch(part)]
+    return bool(numbers) and all(part.isalpha() or part in numbers for part in parts)
 
 
 async def _execution(context: Context[Any] | None, may_keep: bool) -> str | None:

@@ -52,7 +52,7 @@ from vmem_llamaindex.memory_run import (
     step_context,
     turn_of_run,
 )
-from vmem_llamaindex.memory_saved import ANOTHER_SCOPE, SAVED, bind, check_bound, unfinished_of
+from vmem_llamaindex.memory_saved import SAVED, bind, check_bound, check_whose, is_another_store, unfinished_of
 from vmem_llamaindex.memory_settings import check_method, check_names, check_settings
 from vmem_llamaindex.memory_speaker import asked_by_model, begins_run, in_tool_step, speakers
 
@@ -75,7 +75,7 @@ class VersionedMemory(Memory):
     >>> def obedient(prompt):
     ...     return '{"facts": [{"text": "Ada likes tea.", "sources": ["s0"]}]}'
     >>> session = MemorySession(InMemoryStore(), Scope(user_id="ada"), llm=obedient)
-    >>> memory = VersionedMemory.from_session(session, binding="chat-of-ada")
+    >>> memory = VersionedMemory.from_session(session, binding="tea-of-ada")
     >>> memory.put(ChatMessage(role="user", content="I like tea."))
     >>> memory.put(ChatMessage(role="assistant", content="Noted."))
     >>> [record.text for record in session.sync.list().records]
@@ -84,6 +84,7 @@ class VersionedMemory(Memory):
 
     binding: str
     scope_digest: str
+    store_digest: str = ""
     trusted_tools: tuple[str, ...] = ()
     extract: str = "after_turn"
     on_error: str = "log"
@@ -100,13 +101,11 @@ class VersionedMemory(Memory):
     def __init__(self, **data: Any) -> None:
         data.setdefault("sql_store", ProcessChatStore())
         super().__init__(**data)
+        whose = self.binding, self.scope_digest, self.store_digest
         self._conversation, self._is_new = conversation_of(
-            self.binding,
-            self.scope_digest,
-            self.session_id,
-            lambda: Conversation(ProcessChatStore()),
+            *whose, self.session_id, lambda: Conversation(ProcessChatStore())
         )
-        bound = bound_chat_store(self.binding, self.scope_digest)
+        bound = bound_chat_store(*whose)
         if bound is not None and isinstance(self._conversation.store, ProcessChatStore):  # it may be bound since
             self._conversation.store = bound
         self.sql_store = self._conversation.store
@@ -165,7 +164,7 @@ class VersionedMemory(Memory):
                 class alone, and the run goes on. ``"raise"``: it ends the run.
 
         Raises:
-            InvalidRequestError: For a wrong argument, or a binding that stands for another scope.
+            InvalidRequestError: For a wrong argument, or a binding that stands for another scope or another store.
         """
         if not isinstance(session, MemorySession):
             raise InvalidRequestError("must be a MemorySession (not its .sync)", path="session")
@@ -175,13 +174,13 @@ class VersionedMemory(Memory):
         if tokenizer_fn is not None and not callable(tokenizer_fn):
             raise InvalidRequestError("must be a callable from a text to its tokens", path="tokenizer_fn")
         method = check_method(insert_method)
-        bind(binding, session)
-        scope_digest = text_digest(session.scope.key)
+        scope, store = bind(binding, session)
         if chat_store is not None:
-            give_chat_store(binding, scope_digest, chat_store)
+            give_chat_store(binding, scope, store, chat_store)
         made = cls(
             binding=binding,
-            scope_digest=scope_digest,
+            scope_digest=scope,
+            store_digest=store,
             session_id=session_id or str(uuid.uuid4()),
             trusted_tools=trusted,
             extract=extract,
@@ -197,7 +196,7 @@ class VersionedMemory(Memory):
         made._given, made._conversation.tokenizer = session, tokenizer_fn
         made._made_in_tool = in_tool_step()
         if chat_store is not None:
-            made.sql_store = made._conversation.store = bound_chat_store(binding, scope_digest) or made.sql_store
+            made.sql_store = made._conversation.store = bound_chat_store(binding, scope, store) or made.sql_store
         return made
 
     @classmethod
@@ -222,6 +221,7 @@ class VersionedMemory(Memory):
         recalled = self._conversation.recalled.current
         saved |= {
             "class_name": self.class_name(),
+            "store_digest": self.store_digest,
             "insert_method": self.insert_method.value,
             "history": "given",
             "read_to": self._conversation.read_to,
@@ -237,11 +237,10 @@ class VersionedMemory(Memory):
         """The memory of a saved context, with the session that its binding stands for in this process.
 
         Raises:
-            InvalidRequestError: If it is no saved memory, if the binding stands for nothing here or for another scope,
-                or if the chat store that the history is in was not bound here.
+            InvalidRequestError: If it is no saved memory, if the binding stands for nothing here, for another scope or
+                for another store, or if the chat store that the history is in was not bound here.
         """
-        check_bound(data)
-        settings = {name: data[name] for name in SAVED}
+        settings = {"store_digest": check_bound(data), **{name: data[name] for name in SAVED}}
         made = cls(**settings, insert_method=InsertMethod(data["insert_method"]), tokenizer_fn=get_tokenizer())
         if made._is_new:
             made._take_over(data)
@@ -438,18 +437,21 @@ class VersionedMemory(Memory):
         )
         if found is None:
             raise InvalidRequestError("the resolver found no session for this run", path="session")
-        if text_digest(found.scope.key) != self.scope_digest:
-            raise InvalidRequestError(ANOTHER_SCOPE, path="binding")
-        return found
+        return check_whose(found, self.scope_digest, self.store_digest)
 
     def _check_start(self) -> None:
         """Refuse a run that was started with another memory than its context holds: the framework would ignore it."""
         given = memory_of_start()
         if given is None or given is self:
             return
-        if not isinstance(given, VersionedMemory) or given.scope_digest != self.scope_digest:
+        if (
+            not isinstance(given, VersionedMemory)
+            or given.scope_digest != self.scope_digest
+            or is_another_store(self.store_digest, given.store_digest)
+        ):
             raise InvalidRequestError(
-                "is of another scope than the memory that this context holds; start with a new Context", path="memory"
+                "is of another scope or store than the memory that this context holds; start with a new Context",
+                path="memory",
             )
         if given.session_id != self.session_id and given.session_id not in self._conversation.ignored:
             self._conversation.ignored.add(given.session_id)

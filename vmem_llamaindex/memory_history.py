@@ -11,12 +11,14 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 from pydantic import PrivateAttr
+from sqlalchemy.pool import StaticPool
 
 from vmem_core import InvalidRequestError, run_sync
 from vmem_llamaindex.binding import check_binding
@@ -163,6 +165,9 @@ class ProcessChatStore(AsyncDBChatStore):
 
 # One at a time makes its tables: LlamaIndex's store fails when several tasks use it first at the same moment.
 _FIRST_USE: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+# One at a time uses a database in memory: there all sessions share one connection, and so one transaction. Who ends a
+# session rolls back what another has written and not committed.
+_ALONE: weakref.WeakKeyDictionary[StaticPool, asyncio.Lock] = weakref.WeakKeyDictionary()
 
 
 class OwnedChatStore(AsyncDBChatStore):
@@ -180,15 +185,21 @@ class OwnedChatStore(AsyncDBChatStore):
         """Return the class name."""
         return "OwnedChatStore"
 
-    async def _do(self, act: Callable[[AsyncDBChatStore], Awaitable[T]]) -> T:
+    async def do(self, act: Callable[[AsyncDBChatStore], Awaitable[T]]) -> T:
+        """Do something with the host's store: on the library's loop, and alone where others would undo it."""
         return await apart(lambda: self._owned(act))
 
     async def _owned(self, act: Callable[[AsyncDBChatStore], Awaitable[T]]) -> T:
         if not self._ready:
             async with _FIRST_USE.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-                await self.given.count_messages("")
+                await self._alone(lambda store: store.count_messages(""))
             self._ready = True
-        return await act(self.given)
+        return await self._alone(act)
+
+    async def _alone(self, act: Callable[[AsyncDBChatStore], Awaitable[T]]) -> T:
+        pool = getattr(getattr(self.given, "_async_engine", None), "pool", None)
+        async with _ALONE.setdefault(pool, asyncio.Lock()) if isinstance(pool, StaticPool) else nullcontext():
+            return await act(self.given)
 
     async def get_messages(
         self,
@@ -198,51 +209,52 @@ class OwnedChatStore(AsyncDBChatStore):
         offset: int | None = None,
     ) -> list[ChatMessage]:
         """The messages of a conversation."""
-        return await self._do(lambda store: store.get_messages(key, status=status, limit=limit, offset=offset))
+        return await self.do(lambda store: store.get_messages(key, status=status, limit=limit, offset=offset))
 
     async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
         """How many there are."""
-        return await self._do(lambda store: store.count_messages(key, status=status))
+        return await self.do(lambda store: store.count_messages(key, status=status))
 
     async def add_message(self, key: str, message: ChatMessage, status: MessageStatus = MessageStatus.ACTIVE) -> None:
         """Add one."""
-        await self._do(lambda store: store.add_message(key, message, status=status))
+        await self.do(lambda store: store.add_message(key, message, status=status))
 
     async def add_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
         """Add some."""
-        await self._do(lambda store: store.add_messages(key, messages, status=status))
+        await self.do(lambda store: store.add_messages(key, messages, status=status))
 
     async def set_messages(
         self, key: str, messages: list[ChatMessage], status: MessageStatus = MessageStatus.ACTIVE
     ) -> None:
         """Put messages in the place of all that were there."""
-        await self._do(lambda store: store.set_messages(key, messages, status=status))
+        await self.do(lambda store: store.set_messages(key, messages, status=status))
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete one."""
-        return await self._do(lambda store: store.delete_message(key, idx))
+        return await self.do(lambda store: store.delete_message(key, idx))
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
         """Delete those with a status; None: all."""
-        await self._do(lambda store: store.delete_messages(key, status=status))
+        await self.do(lambda store: store.delete_messages(key, status=status))
 
     async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Delete the oldest active ones."""
-        return await self._do(lambda store: store.delete_oldest_messages(key, n))
+        return await self.do(lambda store: store.delete_oldest_messages(key, n))
 
     async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Archive the oldest active ones."""
-        return await self._do(lambda store: store.archive_oldest_messages(key, n))
+        return await self.do(lambda store: store.archive_oldest_messages(key, n))
 
     async def get_keys(self) -> list[str]:
         """The conversations."""
-        return await self._do(lambda store: store.get_keys())
+        return await self.do(lambda store: store.get_keys())
 
 
 _LOCK = threading.RLock()  # a conversation that begins asks for the chat store
-_GIVEN: dict[tuple[str, str], OwnedChatStore] = {}  # by binding and scope; without one: for every scope
+# By binding, scope and store; without a scope: for all of them.
+_GIVEN: dict[tuple[str, str, str], OwnedChatStore] = {}
 
 
 def bind_chat_store(binding: str, chat_store: AsyncDBChatStore) -> None:
@@ -260,16 +272,16 @@ def bind_chat_store(binding: str, chat_store: AsyncDBChatStore) -> None:
     Raises:
         InvalidRequestError: For a wrong argument.
     """
-    give_chat_store(binding, "", chat_store)
+    give_chat_store(binding, "", "", chat_store)
 
 
-def give_chat_store(binding: str, scope: str, chat_store: AsyncDBChatStore) -> None:
-    """Name a chat store for the conversations of one scope, given by its digest; an empty one: of every scope.
+def give_chat_store(binding: str, scope: str, store: str, chat_store: AsyncDBChatStore) -> None:
+    """Name a chat store for the conversations of one scope in one store, by their digests; empty ones: of all.
 
     Raises:
         InvalidRequestError: As for :func:`bind_chat_store`.
     """
-    name = (check_binding(binding), scope)
+    name = (check_binding(binding), scope, store)
     if not isinstance(chat_store, AsyncDBChatStore):
         raise InvalidRequestError(
             f"must be an AsyncDBChatStore such as SQLAlchemyChatStore, not {type(chat_store).__name__}",
@@ -283,10 +295,10 @@ def give_chat_store(binding: str, scope: str, chat_store: AsyncDBChatStore) -> N
             _GIVEN[name] = OwnedChatStore(given=chat_store)
 
 
-def bound_chat_store(binding: str, scope: str) -> OwnedChatStore | None:
-    """The chat store that has the name of a binding, for a scope or for all; else None."""
+def bound_chat_store(binding: str, scope: str, store: str) -> OwnedChatStore | None:
+    """The chat store that has the name of a binding, for a scope in a store or for all; else None."""
     with _LOCK:
-        return _GIVEN.get((binding, scope)) or _GIVEN.get((binding, ""))
+        return _GIVEN.get((binding, scope, store)) or _GIVEN.get((binding, "", ""))
 
 
 # --- what this process knows of a conversation --------------------------------------------------------------------
@@ -325,7 +337,7 @@ _NEWEST: OrderedDict[tuple[str, ...], Conversation] = OrderedDict()  # kept aliv
 
 
 def conversation_of(
-    binding: str, scope: str, session_id: str, begin: Callable[[], Conversation]
+    binding: str, scope: str, store: str, session_id: str, begin: Callable[[], Conversation]
 ) -> tuple[Conversation, bool]:
     """The conversation of a memory, and whether it has only begun here.
 
@@ -334,10 +346,11 @@ def conversation_of(
     Args:
         binding: The memory's.
         scope: The digest of its scope.
+        store: The digest of the store that its records are in.
         session_id: The conversation's key in the chat store.
         begin: Makes one.
     """
-    key = (binding, scope, session_id)
+    key = (binding, scope, store, session_id)
     with _LOCK:
         found = _CONVERSATIONS.get(key)
         is_new = found is None

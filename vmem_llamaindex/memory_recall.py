@@ -7,6 +7,7 @@ the text is put in and taken out again. Does not own which question a turn is ab
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
@@ -14,10 +15,15 @@ from typing import Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole, TextBlock
 
-from vmem_core import ContextPackage
+from vmem_core import ContextPackage, without_rendered
 
 _OPEN: Final = "<versioned_memory>\n"
 _CLOSE: Final = "\n</versioned_memory>"
+_MARKED: Final = re.compile(
+    r"(?P<before>(?:\r?\n)?)<versioned_memory>\r?\n(?P<text>(?:(?!<versioned_memory>).)*?)\r?\n</versioned_memory>"
+    r"(?P<after>(?:\r?\n)?)",
+    re.DOTALL,
+)
 
 
 class Recalled:
@@ -142,16 +148,35 @@ def with_context(history: Sequence[ChatMessage], text: str, *, into_user: bool) 
 
 
 def without_context(message: ChatMessage) -> ChatMessage | None:
-    """A message without the context that was put into it, if a host gives back what it got. None: nothing is left."""
+    """A message without the context that was put into it, if a host gives back what it got. None: nothing is left.
+
+    A host that keeps roles and texts alone gives it back in one text with what stood beside it. Only what has both the
+    marks and the form of a context is taken out: a user may write about the marks.
+    """
     if message.role not in (MessageRole.SYSTEM, MessageRole.USER):
         return message
-    left = [block for block in message.blocks if not _is_context(block)]
-    if len(left) == len(message.blocks):
+    cut = [_cut(block) for block in message.blocks]
+    if all(new is old for new, old in zip(cut, message.blocks, strict=True)):
         return message
-    if not left:
-        return message if message.role == MessageRole.USER else None
-    return message.model_copy(update={"blocks": left})
+    left = [block for block in cut if block is not None]
+    if not left and message.role == MessageRole.SYSTEM:
+        return None
+    return message.model_copy(update={"blocks": left or [TextBlock(text="")]})  # the user's turn stays
 
 
-def _is_context(block: Any) -> bool:
-    return isinstance(block, TextBlock) and block.text.startswith(_OPEN) and block.text.endswith(_CLOSE)
+def _cut(block: Any) -> Any:
+    """A block without contexts in its text; the same one if there are none, None if there is nothing else."""
+    if not isinstance(block, TextBlock):
+        return block
+    text = _MARKED.sub(_beside, block.text)
+    if text == block.text:
+        return block
+    return block.model_copy(update={"text": text}) if text else None
+
+
+def _beside(found: re.Match[str]) -> str:
+    """What stays of a context: the line break between what stood before it and after it."""
+    if without_rendered(found["text"]).strip():
+        return found[0]
+    is_first, is_last = found.start() == 0, found.end() == len(found.string)
+    return "" if is_first or is_last else found["before"] or found["after"]

@@ -17,10 +17,11 @@ from llama_index.core.base.llms.types import ChatMessage
 from workflows import Context
 from workflows.errors import WorkflowRuntimeError
 
+from vmem_core import tells_of_failure
 from vmem_llamaindex.conversation import OUR_TOOL, Mark, digest_of, field_of, is_our_answer, is_tool_result
 from vmem_llamaindex.identity import begin_turn, step_event
 from vmem_llamaindex.memory_history import on_library_loop
-from vmem_llamaindex.memory_speaker import begins_run
+from vmem_llamaindex.memory_speaker import begins_run, step_workflow
 
 _RESULTS: Final = "current_tool_calls"  # where the agents keep the results of a run until it has ended
 _PUT: Final = "vmem_put"  # where we keep the ids of messages that are about to be stored
@@ -48,11 +49,9 @@ def drops_system_message() -> bool:
     A ``ReActAgent`` takes the first system message for its own and drops it.
     """
     module = sys.modules.get("llama_index.core.agent.workflow.react_agent")
-    context = step_context()
-    if module is None or context is None:
+    if module is None or step_context() is None:
         return False
-    # No public way leads from a step to its workflow. If this one ends, we choose the place that every agent shows.
-    workflow = getattr(getattr(context, "_face", None), "_workflow", None)
+    workflow = step_workflow()  # if it is not known, we choose the place that every agent shows
     members = getattr(workflow, "agents", None)
     agents = [workflow, *(members.values() if isinstance(members, dict) else ())]
     return workflow is None or any(isinstance(agent, module.ReActAgent) for agent in agents)
@@ -83,7 +82,8 @@ def _mark_result(message: ChatMessage, mark: Mark, ran: Sequence[Any]) -> Mark:
     if len(found) != 1:
         return mark
     output = found[0].tool_output
-    ok = not (output.is_error or _is_ours(output) or is_our_answer("", output.raw_output))
+    failed = output.is_error or tells_of_failure(output.raw_output) or tells_of_failure(output.content)
+    ok = not (failed or _is_ours(output) or is_our_answer("", output.raw_output))
     literal = isinstance(output.raw_output, dict | list) and output.content == str(output.raw_output)
     return replace(mark, tool=found[0].tool_name, ok=ok, literal=literal)
 

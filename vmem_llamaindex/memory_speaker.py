@@ -17,10 +17,13 @@ from typing import Any, Final
 
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 
+from vmem_llamaindex.binding import LOG
 from vmem_llamaindex.conversation import Kept, is_observed, text_of
-from vmem_llamaindex.identity import is_inside_tool, step_context, step_event
+from vmem_llamaindex.identity import is_inside_scope, is_inside_tool, step_context, step_event
 
-_EVENTS: Final = "llama_index.core.agent.workflow.workflow_events"
+_AGENTS: Final = "llama_index.core.agent.workflow"
+_EVENTS: Final = f"{_AGENTS}.workflow_events"
+_KINDS: Final = ("BaseWorkflowAgent", "AgentWorkflow")
 _ASKS: Final = re.compile(r"^\W*action\b", re.IGNORECASE | re.MULTILINE)
 _ANSWERS: Final = re.compile(r"^\W*(?:final\s+)?answer\W*:", re.IGNORECASE | re.MULTILINE)
 
@@ -58,6 +61,22 @@ def _in_agents_own_step() -> bool:
     return any(_is(name) for name in ("AgentInput", "AgentSetup", "AgentOutput", "ToolCallResult"))
 
 
+def step_workflow() -> Any:
+    """The workflow of the step that we are in; None outside of one, or if the runtime does not tell."""
+    # No public way leads from a step to its workflow.
+    return getattr(getattr(step_context(), "_face", None), "_workflow", None)
+
+
+def _in_agent() -> bool:
+    """Whether an agent of the framework runs here. A host's own workflow may store what users said, several at once."""
+    workflow = step_workflow()
+    if workflow is None:
+        return step_context() is not None
+    modules = [sys.modules.get(f"{_AGENTS}.{name}") for name in ("base_agent", "multi_agent_workflow")]
+    kinds = [getattr(module, name, None) for module, name in zip(modules, _KINDS, strict=True)]
+    return any(kind is not None and isinstance(workflow, kind) for kind in kinds)
+
+
 def speakers(messages: Sequence[ChatMessage], stored: Sequence[Kept], *, made_in_tool: bool) -> list[Speaker]:
     """Who speaks in each message, as far as it is in the user's role.
 
@@ -70,11 +89,11 @@ def speakers(messages: Sequence[ChatMessage], stored: Sequence[Kept], *, made_in
     if len(messages) == 1:
         return [_alone(messages[0], stored, inside) if messages[0].role == MessageRole.USER else Speaker()]
     collected = _in_agents_own_step()
-    in_step = collected or step_context() is not None
+    in_agent = collected or _in_agent()
     found, others_spoke = [], False
     for one in messages:
         others_spoke = others_spoke or one.role not in (MessageRole.USER, MessageRole.SYSTEM)
-        written = inside or collected or (in_step and others_spoke)
+        written = inside or collected or (in_agent and others_spoke)
         found.append(Speaker(written=written and one.role == MessageRole.USER))
     return found
 
@@ -89,6 +108,11 @@ def asked_by_model(made_in_tool: bool) -> bool:
 
 
 def _alone(message: ChatMessage, stored: Sequence[Kept], inside: bool) -> Speaker:
+    if is_inside_scope():
+        LOG.warning(
+            "versioned memory: this message came inside of tool_call_scope, where a model asks in the user's place, so "
+            "it is not read; put tool_call_scope around calls of tools alone, not around an agent's run"
+        )
     if begins_run():
         return Speaker(opens=True, written=inside)
     if _in_agents_own_step():

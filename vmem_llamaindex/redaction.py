@@ -16,7 +16,7 @@ from sqlalchemy import select, text, update
 from sqlalchemy.exc import OperationalError
 
 from vmem_core import InvalidRequestError, run_sync
-from vmem_llamaindex.memory_history import OwnedChatStore, ProcessChatStore, apart
+from vmem_llamaindex.memory_history import OwnedChatStore, ProcessChatStore
 from vmem_llamaindex.scrubbing import Scrubber
 
 _ELSEWHERE: Final = ("running workflows, their handlers and contexts", "traces and logs", "providers", "backups")
@@ -126,7 +126,7 @@ async def aredact_chat_store(
     scrubber = Scrubber(record_ids, texts)
     _check_key(key)
     if isinstance(chat_store, OwnedChatStore):
-        return await apart(lambda: _redact_store(chat_store.given, key, scrubber, vacuum))
+        return await chat_store.do(lambda store: _redact_store(store, key, scrubber, vacuum))
     return await _redact_store(chat_store, key, scrubber, vacuum)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from inspect import Parameter, Signature
+from typing import Any, Literal, TypeAlias, get_type_hints
 
 from llama_index.core.tools import FunctionTool, ToolMetadata, ToolOutput
 from llama_index.core.tools.tool_spec.base import BaseToolSpec
@@ -41,14 +42,20 @@ class MemoryTool(FunctionTool):
     def __init__(
         self, tool: ModelTool, source: Any, top_k: int, told: set[str], described: ToolMetadata | None = None
     ) -> None:
-        async def answer(**arguments: Any) -> Any:
-            return (await self._aanswer((), arguments))[1].content
+        async def aanswer(*args: Any, **arguments: Any) -> Any:
+            return (await self._aanswer(args, arguments))[1].content
 
-        answer.__name__, answer.__doc__ = tool.name, tool.description
+        def answer(*args: Any, **arguments: Any) -> Any:
+            checked, refused = self._check(args, arguments)
+            return (refused or self._answer(checked)).content
+
+        for function in (answer, aanswer):  # an agent that writes code is shown a function as it is called
+            function.__name__, function.__doc__ = tool.name, tool.description
+            vars(function)["__signature__"] = _signature(tool)
         name, text = (described.name, described.description) if described else (tool.name, tool.description)
         direct = described is not None and described.return_direct
         metadata = ToolMetadata(text, name or tool.name, fn_schema=tool.arguments, return_direct=direct)
-        super().__init__(async_fn=answer, metadata=metadata)
+        super().__init__(fn=answer, async_fn=aanswer, metadata=metadata)
         self._tool, self._source, self._top_k, self._told = tool, source, top_k, told
 
     def described(self, metadata: ToolMetadata) -> MemoryTool:
@@ -153,6 +160,21 @@ class MemoryTool(FunctionTool):
             raw_output=answer.artifact,
             is_error=answer.failed,
         )
+
+
+def _signature(tool: ModelTool) -> Signature:
+    hints = get_type_hints(tool.arguments)  # without what checks the values
+    return Signature(
+        [
+            Parameter(
+                name,
+                Parameter.POSITIONAL_OR_KEYWORD,
+                default=Parameter.empty if field.is_required() else field.default,
+                annotation=hints[name],
+            )
+            for name, field in tool.arguments.model_fields.items()
+        ]
+    )
 
 
 def create_memory_tools(

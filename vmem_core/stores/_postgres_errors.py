@@ -5,6 +5,7 @@ Owns the translation of errors and the bounded retries. Does not own transaction
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from vmem_core.stores._settings import not_ours
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 12
+_WHERE: Final = ("service", "host", "hostaddr", "port", "dbname", "user", "options")  # of a connection: no credential
 _PORTS: Final = re.compile(r"\d{0,5}(,\d{0,5})*")  # one for each host
 AGAIN: Final = (
     psycopg.errors.SerializationFailure,
@@ -84,6 +86,19 @@ def check_dsn(dsn: str) -> None:
         raise InvalidRequestError(
             "is not a connection string; percent-encode special characters of the password", path="dsn_or_pool"
         )
+
+
+def database_of(target: Any) -> str | None:
+    """The database that a connection string or a pool leads to, without its password; None if that is not told."""
+    dsn = target if isinstance(target, str) else getattr(target, "conninfo", None)
+    more = getattr(target, "kwargs", None)
+    if not isinstance(dsn, str) or not isinstance(more, dict | None):
+        return None
+    try:
+        told = {**psycopg.conninfo.conninfo_to_dict(dsn), **(more or {})}
+    except psycopg.ProgrammingError:
+        return None
+    return json.dumps([str(told[name]) if told.get(name) is not None else None for name in _WHERE])
 
 
 def silence_own_pool(name: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vmem_core.clock import Clock, check_clock
 from vmem_core.errors import InvalidRequestError, UnsupportedError
+from vmem_core.places import name_of
 from vmem_core.store import check_language
 from vmem_core.stores._calls import awaited
 from vmem_core.stores._sql_store import SqlStore
@@ -64,6 +65,16 @@ class PostgresStore(SqlStore):
 
     def __repr__(self) -> str:
         return f"PostgresStore(schema={self._schema!r})"  # a connection string may hold a password
+
+    @property
+    def place(self) -> str:
+        """Where it keeps its records: equal for two stores of one schema of a database. It holds no password."""
+        try:
+            from vmem_core.stores._postgres_errors import database_of
+        except ImportError:  # without the driver it can be made, not used
+            return f"postgres:{name_of(self)}"
+        nameable = self if isinstance(self._target, str) else self._target
+        return f"postgres:{database_of(self._target) or name_of(nameable)}:{self._schema}"
 
     def _make_engine(self) -> PostgresEngine:
         try:

@@ -68,6 +68,11 @@ class SqliteStore(SqlStore):
     def __repr__(self) -> str:
         return f"SqliteStore({self._path!r})"
 
+    @property
+    def place(self) -> str:
+        """Where it keeps its records: equal for two stores of one file."""
+        return f"sqlite:{os.path.realpath(self._path)}"
+
     def _make_engine(self) -> Engine:
         from vmem_core.stores._sqlite import Engine
 
