@@ -100,6 +100,15 @@ def test_the_best_are_those_of_a_full_sort(rows: list[tuple[int, bool]], depth: 
     assert top(scores, np.array(entries, np.int64), mask, depth).tolist() == expected[:depth]
 
 
+@given(st.integers(1, 2_000), st.integers(1, 40), st.sampled_from([2, 9, 10**6]), st.booleans(), st.integers(0, 2**32))
+def test_of_many_the_best_are_those_of_a_full_sort(count: int, depth: int, kinds: int, every: bool, seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    scores = chance.integers(0, kinds, count).astype(np.float32)  # of few kinds: many are equal at the cut
+    entries, mask = chance.permutation(count), chance.random(count) < (2 if every else 0.7)
+    expected = [place for place in np.lexsort((entries, scores))[::-1].tolist() if mask[place]]
+    assert top(scores, entries, mask, depth).tolist() == expected[:depth]
+
+
 # ----------------------------------------------------------------------------------------------------- fusion
 
 

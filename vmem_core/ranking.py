@@ -23,6 +23,7 @@ RRF_K = 60
 # within ten, against 0.644 with 1.2 and 0.75; see benchmarks/README.md.
 BM25_K1 = 0.9
 BM25_B = 0.4
+_STRIP = 64  # values of which the greatest is found first
 _UNIT_SLACK = 1e-6  # of a squared length: what float32 leaves of a row that was normalised
 VECTOR_SHARE = 0.4  # of a vector's score in a sum with a text's; see fuse_scores()
 
@@ -213,6 +214,17 @@ def cosine(matrix: Vectors, query: Vectors) -> Vectors:
     return scores
 
 
+def _candidates(values: npt.NDArray[Any], depth: int) -> Integers:
+    """The places of all values that can be among the ``depth`` best, those of equal values too.
+
+    As many strips have a greatest value that is no less than the ``depth``-th greatest of them, so no value below it is
+    among the best. To look at each value once is much less than to partition all.
+    """
+    strips = len(values) // _STRIP
+    greatest = values[: strips * _STRIP].reshape(strips, _STRIP).max(axis=1)
+    return np.flatnonzero(values >= np.partition(greatest, strips - depth)[strips - depth])
+
+
 def top(scores: npt.NDArray[Any], entries: Integers, mask: Mask, depth: int) -> Integers:
     """The places of the best scores, best first; of equal scores the newest, which is the greater entry.
 
@@ -227,7 +239,10 @@ def top(scores: npt.NDArray[Any], entries: Integers, mask: Mask, depth: int) -> 
     [1, 2]
     """
     places = np.flatnonzero(mask)
-    values = scores[places]
+    values = scores if len(places) == len(scores) else scores[places]
+    if len(values) >= 2 * depth * _STRIP:
+        chosen = _candidates(values, depth)
+        places, values = places[chosen], values[chosen]
     if len(places) > depth:
         cut = np.partition(values, len(values) - depth)[len(values) - depth]
         above, level = values > cut, np.flatnonzero(values == cut)
