@@ -628,3 +628,19 @@ async def test_deep_values_are_walked_through() -> None:
     assert scrubber.found_in(deep) == {""}
     assert scrubber.found_in(scrubber.scrub(deep)) == frozenset()
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("written", [["r1", "r2"], ["r2", "r1"]])
+def test_of_calls_of_one_message_with_one_id_no_text_of_the_forgotten_is_left(written: list[str]) -> None:
+    calls = [{"name": "memory_remember", "args": {"text": text}, "id": "c"} for text in ("tea one", "cake two")]
+    later = {"name": "memory_remember", "args": {"text": "pie three"}, "id": "c"}
+    said = [json.dumps({"id": one, "revision": 1, "replayed": False}) for one in (*written, "r3")]
+    talk = [
+        AIMessage("", tool_calls=calls), *(ToolMessage(one, tool_call_id="c") for one in said[:2]),
+        AIMessage("", tool_calls=[later]), ToolMessage(said[2], tool_call_id="c"), AIMessage("You said tea one."),
+    ]  # fmt: skip
+    scrubber = Scrubber(["r1"], [])
+    scrubber.learn(talk)
+    clean = str(scrubber.scrub(talk))
+    assert "tea one" not in clean
+    assert "pie three" in clean

@@ -31,7 +31,7 @@ class Scrubber(ForgottenTexts):
 
     def __init__(self, record_ids: Collection[str], texts: Collection[str]) -> None:
         super().__init__(record_ids, texts)
-        self._wanted: dict[str, str] = {}  # call id: the text of a call that may have written a record
+        self._wanted: dict[str, list[str]] = {}  # call id: the texts that the last message with it wanted remembered
 
     # --- learning ---------------------------------------------------------------------------------------------
 
@@ -41,8 +41,7 @@ class Scrubber(ForgottenTexts):
             if isinstance(one, str):
                 self.learn_shown(one)
             elif isinstance(one, AIMessage):
-                for call in one.tool_calls:
-                    self._learn_call(call["id"] or "", call["args"])
+                self._learn_calls(one)
             elif isinstance(one, ToolMessage):
                 self._learn_answer(one)
             elif isinstance(one, Document) and self._is_document(one):
@@ -50,15 +49,19 @@ class Scrubber(ForgottenTexts):
             elif self.is_record(one):
                 self.learn_text(one["text"], one["id"])
 
-    def _learn_call(self, call_id: str, arguments: Mapping[str, Any]) -> None:
-        text = self.learn_call(arguments)
-        if text is not None:
-            self._wanted[call_id] = text
+    def _learn_calls(self, message: AIMessage) -> None:
+        wanted: dict[str, list[str]] = {}
+        for call in message.tool_calls:
+            text = self.learn_call(call["args"])
+            if text is not None:
+                wanted.setdefault(call["id"] or "", []).append(text)
+        self._wanted |= wanted
 
     def _learn_answer(self, message: ToolMessage) -> None:
         written = self.written_id(read_json(text_of(message.content)))
-        if written is not None:
-            self.learn_text(self._wanted.get(message.tool_call_id), written)
+        if written is not None:  # of several calls with one id any may be meant: what was forgotten must not be left
+            for text in self._wanted.get(message.tool_call_id, ()):
+                self.learn_text(text, written)
 
     def _is_document(self, one: Document) -> bool:
         """Whether a document is one of the records, as the retriever finds it."""

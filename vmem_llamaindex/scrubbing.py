@@ -10,7 +10,6 @@ import ast
 import base64
 import binascii
 import re
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -68,7 +67,7 @@ class Scrubber(ForgottenTexts):
             answered = str(kwargs.get("tool_call_id") or "")
             self._learn_pairs(self._calls.answer(answered, self._written_in(one)))
 
-    def _learn_pairs(self, pairs: Iterable[tuple[str | None, str]]) -> None:
+    def _learn_pairs(self, pairs: Iterable[tuple[str, str]]) -> None:
         for text, record_id in pairs:
             self.learn_text(text, record_id)
 
@@ -130,40 +129,40 @@ class Scrubber(ForgottenTexts):
 class _Calls:
     """Which call an answer is of. Ids alone do not tell: some providers count anew in each reply, or give a tool name.
 
-    Calls of one message with one id are answered in their order. A call of an earlier message that was never answered
-    is not answered any more once a later message holds the id. Values that a context saves may have an answer before
-    the call.
+    An answer is of the last message before it that calls with its id; values that a context saves may have an answer
+    before the call. Where one message calls twice with one id, its answers stand in the order in which they were done,
+    so that each may be of either call: then all of its texts count, since what was forgotten must not be left.
     """
 
     def __init__(self) -> None:
         self._message = 0
-        self._waiting: dict[str, tuple[int, deque[str | None]]] = {}
-        self._answered: dict[str, str | None] = {}  # call id: the text of the call that was answered last
+        self._wanted: dict[
+            str, tuple[int, list[str]]
+        ] = {}  # call id: the message, and what its calls wanted remembered
         self._early: dict[str, list[str]] = {}  # call id: records that an answer named before any call
 
     def next_message(self) -> None:
         """What comes now is of another message."""
         self._message += 1
 
-    def call(self, call_id: str, text: str | None) -> list[tuple[str | None, str]]:
+    def call(self, call_id: str, text: str | None) -> list[tuple[str, str]]:
         """A call, and the text it wanted remembered, if any; returns texts with the records they became."""
-        message, waiting = self._waiting.get(call_id, (-1, deque()))
+        message, texts = self._wanted.get(call_id, (-1, []))
         if message != self._message:
-            waiting = deque()
-            self._waiting[call_id] = (self._message, waiting)
-        if text is None or text not in waiting:  # a message may hold its calls twice, in an older form as well
-            waiting.append(text)
+            texts = []
+            self._wanted[call_id] = (self._message, texts)
+        if text is None:
+            return []
+        texts.append(text)
         return [(text, record_id) for record_id in self._early.pop(call_id, ())]
 
-    def answer(self, call_id: str, record_ids: list[str]) -> list[tuple[str | None, str]]:
+    def answer(self, call_id: str, record_ids: list[str]) -> list[tuple[str, str]]:
         """An answer, and the records it says were written; returns texts with the records they became."""
-        _, waiting = self._waiting.get(call_id, (-1, None))
-        if waiting is None:
+        if call_id not in self._wanted:
             self._early.setdefault(call_id, []).extend(record_ids)
             return []
-        if waiting:
-            self._answered[call_id] = waiting.popleft()
-        return [(self._answered.get(call_id), record_id) for record_id in record_ids]  # none left: the answer again
+        _, texts = self._wanted[call_id]
+        return [(text, record_id) for text in texts for record_id in record_ids]
 
 
 # --- JSON inside strings ------------------------------------------------------------------------------------------
