@@ -20,7 +20,7 @@ from llamaindex_fakes import Call
 from llamaindex_memory_fakes import BOB, chat_stores, function_agent, known, learning, read_by, roles
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from vmem_core import InvalidRequestError, MemorySession, UnsupportedError, run_sync
+from vmem_core import InMemoryStore, InvalidRequestError, MemorySession, Scope, UnsupportedError, run_sync
 from vmem_llamaindex import VersionedMemory, aredact_chat_store, bind_chat_store, bind_session
 from vmem_llamaindex import binding as bindings
 from vmem_llamaindex import memory_history as histories
@@ -308,3 +308,18 @@ async def test_many_runs_at_once_lose_nothing_in_a_chat_store_that_is_in_memory(
     assert sorted(await known(session)) == sorted(said)
     assert sorted(read_by(model)) == sorted(said)
     await asyncio.to_thread(run_sync, store._async_engine.dispose())
+
+
+@pytest.mark.parametrize("mark", ["<versioned_memory>", "</versioned_memory>"])
+async def test_a_record_that_holds_a_mark_does_not_keep_what_was_recalled_beside_it_in_the_chat(
+    named: str, mark: str
+) -> None:
+    session = MemorySession(InMemoryStore(), Scope(user_id="ada"))
+    await session.remember("the zebra is a secret")
+    await session.remember(f"zebra: the tag is {mark}")
+    memory = VersionedMemory.from_session(session, binding=named, insert_method="user", extract="off")
+    await memory.aput(ChatMessage("what zebra?", role="user"))
+    shown = await memory.aget()
+    assert "secret" in str([one.content for one in shown])
+    await memory.aset([ChatMessage(one.content, role=one.role) for one in shown])
+    assert "secret" not in str([one.content for one in await memory.aget_all()])

@@ -468,9 +468,13 @@ def test_of_calls_with_one_id_the_forgotten_records_alone_is_taken_out(talk: lis
 
 
 @pytest.mark.parametrize("answers", [["r1", "r2"], ["r2", "r1"], [None, "r1"], ["r1"]])
-def test_of_calls_of_one_reply_with_one_id_no_text_of_the_forgotten_is_left(answers: list[str | None]) -> None:
+@pytest.mark.parametrize("answers_first", [False, True])
+def test_of_calls_of_one_reply_with_one_id_no_text_of_the_forgotten_is_left(
+    answers: list[str | None], answers_first: bool
+) -> None:
     """Their answers stand in the order in which they were done, so that nobody can tell whose is whose."""
-    talk = [asked(("c", "tea one"), ("c", "cake two")), *(answered("c", one) for one in answers)]
+    calls, said = [asked(("c", "tea one"), ("c", "cake two"))], [answered("c", one) for one in answers]
+    talk = said + calls if answers_first else calls + said
     later = [asked(("c", "pie three")), answered("c", "r3")]
     scrubber = Scrubber(["r1"], [])
     scrubber.learn([*talk, *later])

@@ -19,6 +19,7 @@ from vmem_core import ContextPackage, without_rendered
 
 _OPEN: Final = "<versioned_memory>\n"
 _CLOSE: Final = "\n</versioned_memory>"
+_MARK: Final = re.compile(r"<(?=/?versioned_memory)")
 _MARKED: Final = re.compile(
     r"(?P<before>(?:\r?\n)?)<versioned_memory>\r?\n(?P<text>(?:(?!<versioned_memory>).)*?)\r?\n</versioned_memory>"
     r"(?P<after>(?:\r?\n)?)",
@@ -116,8 +117,8 @@ def fit(text: str, room: int, count_tokens: Callable[[str], int]) -> str:
 
 
 def wrapped(text: str) -> str:
-    """A context with the marks by which it is found again; they cannot be closed from inside."""
-    return f"{_OPEN}{text.replace('</versioned_memory', '< /versioned_memory')}{_CLOSE}"
+    """A context with the marks by which it is found again; no text inside can hold either of them."""
+    return f"{_OPEN}{_MARK.sub(r'< ', text)}{_CLOSE}"
 
 
 def with_context(history: Sequence[ChatMessage], text: str, *, into_user: bool) -> list[ChatMessage]:

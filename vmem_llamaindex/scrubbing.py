@@ -149,12 +149,14 @@ class _Calls:
         """A call, and the text it wanted remembered, if any; returns texts with the records they became."""
         message, texts = self._wanted.get(call_id, (-1, []))
         if message != self._message:
+            if texts:
+                self._early.pop(call_id, None)  # they were of the message before
             texts = []
             self._wanted[call_id] = (self._message, texts)
         if text is None:
             return []
         texts.append(text)
-        return [(text, record_id) for record_id in self._early.pop(call_id, ())]
+        return [(text, record_id) for record_id in self._early.get(call_id, ())]
 
     def answer(self, call_id: str, record_ids: list[str]) -> list[tuple[str, str]]:
         """An answer, and the records it says were written; returns texts with the records they became."""
