@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_models import FakeLLM, obey, source_lines
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
 from llama_index.core.base.llms.types import ChatMessage
@@ -18,6 +19,9 @@ from llamaindex_fakes import Call, ScriptedLLM, ScriptedReActLLM
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from vmem_core import InMemoryStore, MemorySession, Scope, run_sync
+from vmem_llamaindex import VersionedMemory, memory_saved
+from vmem_llamaindex import binding as bindings
+from vmem_llamaindex import memory_history as histories
 
 ADA, BOB = Scope(user_id="ada"), Scope(user_id="bob")
 Talk = Mapping[str, Sequence[Any]]
@@ -161,3 +165,17 @@ async def chat_stores(folder: Path) -> AsyncIterator[Callable[[], SQLAlchemyChat
     yield make
     for engine in engines:
         await asyncio.to_thread(run_sync, engine.dispose())
+
+
+def begin_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the adapter as new as in a process that has just started."""
+    monkeypatch.setattr(bindings, "_BOUND", {})
+    monkeypatch.setattr(memory_saved, "_KNOWN", set())
+    monkeypatch.setattr(histories, "_GIVEN", {})
+    monkeypatch.setattr(histories, "_CONVERSATIONS", {})
+    monkeypatch.setattr(histories, "_NEWEST", type(histories._NEWEST)())
+
+
+def memory_of(session: MemorySession, named: str, **more: Any) -> VersionedMemory:
+    """A chat memory that hides no error."""
+    return VersionedMemory.from_session(session, binding=named, **{"on_error": "raise", **more})

@@ -26,9 +26,11 @@ from llamaindex_memory_fakes import (
     TRUSTED,
     TalkLLM,
     as_json,
+    begin_process,
     function_agent,
     known,
     learning,
+    memory_of,
     read_by,
     roles,
     shown,
@@ -40,8 +42,6 @@ from workflows.errors import WorkflowCancelledByUser
 
 from vmem_core import Embeddings, InMemoryStore, InvalidRequestError, MemorySession, Scope
 from vmem_llamaindex import MemoryRequest, VersionedMemory, bind_session
-from vmem_llamaindex import binding as bindings
-from vmem_llamaindex import memory_history as histories
 
 ASKED = "Where is my parcel?"
 
@@ -49,18 +49,7 @@ ASKED = "Where is my parcel?"
 @pytest.fixture
 def another_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Makes the adapter as new as in a process that has just started."""
-
-    def begin() -> None:
-        monkeypatch.setattr(bindings, "_BOUND", {})
-        monkeypatch.setattr(histories, "_GIVEN", {})
-        monkeypatch.setattr(histories, "_CONVERSATIONS", {})
-        monkeypatch.setattr(histories, "_NEWEST", type(histories._NEWEST)())
-
-    return begin
-
-
-def memory_of(session: MemorySession, named: str, **more: Any) -> VersionedMemory:
-    return VersionedMemory.from_session(session, binding=named, **{"on_error": "raise", **more})
+    return lambda: begin_process(monkeypatch)
 
 
 def saved(ctx: Context, **more: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from llamaindex_memory_fakes import as_json, chat_stores, function_agent, known,
 from workflows.errors import WorkflowCancelledByUser
 
 from vmem_core import InvalidRequestError, MemorySession, run_sync
+from vmem_core.context import FORGOTTEN
 from vmem_llamaindex import (
     MemoryRetriever,
     VersionedFunctionAgent,
@@ -30,7 +31,7 @@ from vmem_llamaindex import (
     redact_context,
 )
 from vmem_llamaindex.memory_history import ProcessChatStore
-from vmem_llamaindex.scrubbing import FORGOTTEN, Scrubber
+from vmem_llamaindex.scrubbing import Scrubber
 
 TEXTS = ["Ada likes tea.", 'Café "Größe" 咖啡 isn\'t far.\nNext <<door>> \\ to it.']
 ASKED = "What do I like?"

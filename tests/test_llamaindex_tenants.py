@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.workflow import Context
-from llamaindex_memory_fakes import as_json, function_agent, known, learning, shown
+from llamaindex_memory_fakes import as_json, begin_process, function_agent, known, learning, memory_of, shown
 
 from vmem_core import InMemoryStore, InvalidRequestError, MemorySession, Scope, SqliteStore
-from vmem_llamaindex import MemoryRequest, VersionedMemory, bind_session, memory_saved
-from vmem_llamaindex import binding as bindings
-from vmem_llamaindex import memory_history as histories
+from vmem_llamaindex import MemoryRequest, VersionedMemory, bind_session
 from vmem_llamaindex.memory_history import ProcessChatStore
 
 USER = Scope(user_id="1")
@@ -24,19 +21,7 @@ USER = Scope(user_id="1")
 @pytest.fixture
 def another_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Makes the adapter as new as in a process that has just started."""
-
-    def begin() -> None:
-        monkeypatch.setattr(bindings, "_BOUND", {})
-        monkeypatch.setattr(memory_saved, "_KNOWN", set())
-        monkeypatch.setattr(histories, "_GIVEN", {})
-        monkeypatch.setattr(histories, "_CONVERSATIONS", {})
-        monkeypatch.setattr(histories, "_NEWEST", type(histories._NEWEST)())
-
-    return begin
-
-
-def memory_of(session: MemorySession, named: str, **more: Any) -> VersionedMemory:
-    return VersionedMemory.from_session(session, binding=named, **{"on_error": "raise", **more})
+    return lambda: begin_process(monkeypatch)
 
 
 def says(text: str) -> ChatMessage:

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from vmem_core import ForgottenTexts, read_json
 
-FORGOTTEN: Final = "[forgotten]"
 _SAID: Final = re.compile(r"^(?:Action Input|Observation): (.*)$", re.MULTILINE)
 
 
